@@ -1,0 +1,4 @@
+//! Model specifications, the plan, tokenizers, chat templates, samplers and sequences.
+//!
+//! It runs models on any [`tensor`] device handed to it; it names no backend and has no unsafe code.
+#![forbid(unsafe_code)]

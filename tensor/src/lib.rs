@@ -1,0 +1,12 @@
+//! What every other crate of plumb agrees on: data types and block encodings, weight files, prepared panels,
+//! operations with their work, the `Device` trait and the layouts of the KV cache.
+//!
+//! It knows no model architecture, no tokenizer, no kernel beyond scalar reference decoders, and no backend.
+
+pub mod blocks;
+pub mod dtype;
+mod error;
+pub mod files;
+
+pub use dtype::Encoding;
+pub use error::{Error, Result};
