@@ -10,6 +10,7 @@ mod error;
 pub mod files;
 pub mod kv;
 pub mod op;
+pub mod panels;
 
 pub use dtype::Encoding;
 pub use error::{Error, Result};
