@@ -2,3 +2,11 @@
 //!
 //! It runs models on any [`tensor`] device handed to it; it names no backend and has no unsafe code.
 #![forbid(unsafe_code)]
+
+pub mod arch;
+mod error;
+pub mod plan;
+pub mod rope;
+pub mod spec;
+
+pub use error::{Error, Result};
