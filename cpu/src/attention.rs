@@ -144,7 +144,8 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
                     *p = f32::NEG_INFINITY;
                 }
             }
-            let v: [S::F; 4] = std::array::from_fn(|i| S::load(p.as_ptr().add(16 * i)));
+            let at = p.as_ptr();
+            let v = [S::load(at), S::load(at.add(16)), S::load(at.add(32)), S::load(at.add(48))];
             let m = math::tree_max(math::lanes::<S>(S::max(S::max(v[0], v[1]), S::max(v[2], v[3]))));
             let mut sum = S::splat(0.0);
             for (i, &v) in v.iter().enumerate() {
