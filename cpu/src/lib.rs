@@ -13,6 +13,8 @@ mod panel;
 mod pool;
 mod rows;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use device::{CpuDevice, default_threads};
 pub use isa::Isa;

@@ -196,7 +196,7 @@ impl StepView<'_> {
         to: usize,
     ) {
         let group = a.heads / a.layer.kv_heads;
-        let per_pass = (MAX_ROWS / group).max(1).min(UNIT_TOKENS);
+        let per_pass = (MAX_ROWS / group).clamp(1, UNIT_TOKENS);
         let mut t = from;
         while t < to {
             let end = (t + per_pass).min(to);

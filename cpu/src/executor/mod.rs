@@ -477,7 +477,8 @@ fn check(plan: &Plan) -> Result<()> {
                 let l = &plan.kv.layers[*layer];
                 let width = heads * l.k_dim + l.kv_heads * (l.k_dim + l.v_dim);
                 let rope = 2 * plan.ropes[rope.0 as usize].inv_freq.len();
-                if plan.buffer(*qkv).width != width || rope > l.k_dim || l.k_dim.max(l.v_dim) > rest::MAX_HEAD {
+                if plan.buffer(*qkv).width != width || rope > l.k_dim || l.k_dim.max(l.v_dim) > rest::MAX_HEAD
+                {
                     return bad(format!("a width of {width}"), plan.buffer(*qkv).width.to_string());
                 }
                 check_norm(plan, i, q_norm.as_ref(), l.k_dim)?;
