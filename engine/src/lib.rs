@@ -2,3 +2,5 @@
 //!
 //! It runs models on any [`tensor`] device handed to it; it names no backend and has no unsafe code.
 #![forbid(unsafe_code)]
+
+pub mod sample;
