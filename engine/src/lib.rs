@@ -11,6 +11,7 @@ pub mod memory;
 mod model;
 pub mod plan;
 pub mod rope;
+pub mod sample;
 mod sequence;
 pub mod spec;
 
