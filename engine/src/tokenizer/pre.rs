@@ -258,7 +258,6 @@ static TABLE: &[Named] = &[
 pub(super) struct PreTokenizer {
     steps: Vec<Compiled>,
     pub(super) ignore_merges: bool,
-    pub(super) add_bos: bool,
 }
 
 enum Compiled {
@@ -278,7 +277,7 @@ pub(super) fn known(name: &str) -> bool {
     TABLE.iter().any(|row| row.names.contains(&name))
 }
 
-/// What the name says beyond the words: (the beginning token is added unless the file says otherwise).
+/// True if vocabularies of that name have the beginning token added unless the file says otherwise.
 pub(super) fn adds_bos(name: &str) -> bool {
     TABLE.iter().any(|row| row.add_bos && row.names.contains(&name))
 }
@@ -296,7 +295,7 @@ impl PreTokenizer {
                 NumberGroups => compile(r"\p{N}+").map(Compiled::NumberGroups),
             })
             .collect::<Option<Vec<_>>>()?;
-        Some(PreTokenizer { steps, ignore_merges: row.ignore_merges, add_bos: row.add_bos })
+        Some(PreTokenizer { steps, ignore_merges: row.ignore_merges })
     }
 
     /// Byte ranges of the words of `text`, in order and without gaps.

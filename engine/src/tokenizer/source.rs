@@ -58,6 +58,9 @@ pub struct Vocabulary {
     pub user_defined: Vec<u32>,
     /// Tokens for one raw byte, `<0x00>` to `<0xFF>`.
     pub byte: Vec<u32>,
+    /// Words that have the text of another family's marker: read whole where markers are tokens, and not searched for
+    /// where they are not (as llama.cpp reads them).
+    pub look_alikes: Vec<u32>,
     /// Tokens that swallow the white space after them when they are read from text.
     pub strips_right: Vec<u32>,
     /// The token for what has none.
@@ -99,8 +102,15 @@ const END_TEXTS: &[&str] = &[
     "[EOS]", "[e~[", "<end_of_utterance>", "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>", "<|fim_pad|>", "<fim-pad>",
     "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
 ];
-/// The same, but only where the file declares them to be control tokens: elsewhere they are mark-up.
-const END_TEXTS_IF_CONTROL: &[&str] = &["</s>"];
+/// An end marker, too, but only where the file declares it to be a control token: elsewhere it is mark-up (struck text).
+const END_TEXT_IF_CONTROL: &str = "</s>";
+/// Texts of other markers that files have been seen to declare as ordinary text: around code to be filled in.
+const MARKER_TEXTS: &[&str] = &[
+    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\u{FF5C}fim\u{2581}begin\u{FF5C}>", "<PRE>", "\u{2581}<PRE>",
+    "<|code_prefix|>", "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\u{FF5C}fim\u{2581}hole\u{FF5C}>",
+    "<SUF>", "\u{2581}<SUF>", "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>",
+    "<\u{FF5C}fim\u{2581}end\u{FF5C}>", "<MID>", "\u{2581}<MID>", "<|code_middle|>", "<|middle|>",
+];
 
 /// `tokenizer.ggml.token_type` values.
 mod token_type {
@@ -200,15 +210,15 @@ impl Vocabulary {
         let mut control: HashSet<u32> = of_type(token_type::CONTROL).into_iter().collect();
         control.extend(of_type(token_type::UNKNOWN));
         let mut user_defined: HashSet<u32> = of_type(token_type::USER_DEFINED).into_iter().collect();
-        let mut ends = ends_by_text(|text| ids.get(text).copied(), |id| control.contains(&id));
+        let id_of = |text: &str| ids.get(text).copied();
+        let mut ends = ends_by_text(id_of, |id| control.contains(&id));
         ends.extend(eos);
         for key in ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"] {
             ends.extend(id_or(key, None)?);
         }
-        // Files often declare a family's end marker to be ordinary text.
-        for id in ends.iter().filter(|id| !byte.contains(id)) {
-            control.insert(*id);
-        }
+        // Files often declare a family's markers to be ordinary text.
+        control.extend(ends.iter().copied().chain(MARKER_TEXTS.iter().filter_map(|text| id_of(text))));
+        let look_alikes = sorted(id_of(END_TEXT_IF_CONTROL).filter(|id| !control.contains(id)));
         // A dialect in which <|end|> closes a message and only <|return|> or <|call|> the turn.
         let has = |text: &str| ids.contains_key(text);
         if let Some(end) = ids.get("<|end|>")
@@ -220,7 +230,7 @@ impl Vocabulary {
             control.remove(end);
             user_defined.insert(*end);
         }
-        user_defined.retain(|id| !control.contains(id));
+        user_defined.retain(|id| !control.contains(id) && !look_alikes.contains(id));
 
         let merges = if model == "llama" {
             let scores = metadata.require("tokenizer.ggml.scores", metadata.floats("tokenizer.ggml.scores")?)?;
@@ -232,8 +242,12 @@ impl Vocabulary {
                 ));
             }
             let mut plain = ids.clone();
-            plain.retain(|_, id| !control.contains(id) && !user_defined.contains(id));
-            byte.iter().for_each(|id| drop(plain.remove(tokens[*id as usize].as_str())));
+            plain.retain(|_, id| {
+                !control.contains(id) && !user_defined.contains(id) && !look_alikes.contains(id)
+            });
+            for id in &byte {
+                plain.remove(tokens[*id as usize].as_str());
+            }
             merges::from_scores(&plain, scores)
         } else {
             let key = "tokenizer.ggml.merges";
@@ -252,7 +266,18 @@ impl Vocabulary {
         let (control, user_defined) = (sorted(control), sorted(user_defined));
         let roles = Roles { bos, eos, add_bos, add_eos, end_of_generation: sorted(ends) };
         drop(ids);
-        Ok(Vocabulary { style, tokens, merges, control, user_defined, byte, strips_right, unknown, roles })
+        Ok(Vocabulary {
+            style,
+            tokens,
+            merges,
+            control,
+            user_defined,
+            byte,
+            look_alikes,
+            strips_right,
+            unknown,
+            roles,
+        })
     }
 }
 
@@ -283,6 +308,6 @@ pub(super) fn ids_by_text(tokens: &[String]) -> Result<HashMap<&str, u32>> {
 /// Ids of the well-known end texts that the vocabulary has.
 fn ends_by_text(id_of: impl Fn(&str) -> Option<u32>, is_control: impl Fn(u32) -> bool) -> HashSet<u32> {
     let sure = END_TEXTS.iter().filter_map(|text| id_of(text));
-    let declared = END_TEXTS_IF_CONTROL.iter().filter_map(|text| id_of(text)).filter(|id| is_control(*id));
+    let declared = id_of(END_TEXT_IF_CONTROL).filter(|id| is_control(*id));
     sure.chain(declared).collect()
 }

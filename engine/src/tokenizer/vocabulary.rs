@@ -61,6 +61,7 @@ impl VocabularyTokenizer {
         check("control tokens", &source.control)?;
         check("user-defined tokens", &source.user_defined)?;
         check("byte tokens", &source.byte)?;
+        check("look-alikes", &source.look_alikes)?;
         check("unknown token", source.unknown.as_slice())?;
         if !source.merges.len().is_multiple_of(2) {
             let found = source.merges.len().to_string();
@@ -115,7 +116,8 @@ impl VocabularyTokenizer {
             (*id, tokens[*id as usize].as_str(), source.strips_right.binary_search(id).is_ok())
         };
         let user_defined = Added::new(source.user_defined.iter().map(entry))?;
-        let all = Added::new(source.user_defined.iter().chain(&source.control).map(entry))?;
+        let markers = source.control.iter().chain(&source.look_alikes);
+        let all = Added::new(source.user_defined.iter().chain(markers).map(entry))?;
         Ok(VocabularyTokenizer { bpe, style, tokens: tokens.clone(), kinds, user_defined, all })
     }
 
