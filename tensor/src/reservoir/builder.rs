@@ -151,7 +151,6 @@ impl Kind {
                 (rows.div_ceil(panels::PANEL_ROWS), panels::panel_bytes(encoding, cols))
             }
             Kind::Vector { len } => (1, len * size_of::<f32>()),
-            Kind::Bytes { len } => (1, len),
         }
     }
 }
@@ -276,7 +275,7 @@ mod tests {
 
     fn builder() -> Builder {
         let tensors =
-            vec![("a".to_owned(), Kind::Vector { len: 1 << 20 }), ("b".to_owned(), Kind::Bytes { len: 3 })];
+            vec![("a".to_owned(), Kind::Vector { len: 1 << 20 }), ("b".to_owned(), Kind::Vector { len: 3 })];
         Builder::new(&"model", Source::default(), tensors).unwrap()
     }
 
