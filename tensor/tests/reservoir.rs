@@ -105,10 +105,12 @@ fn packed_rows_decode_as_their_source() {
     let reservoir =
         Builder::new(&(), Source::default(), tensors).unwrap().in_memory(&mut fill, &mut |_, _| {}).unwrap();
     let matrix = reservoir.bytes(reservoir.entry("w").unwrap());
+    let panel_bytes = panels::panel_bytes(encoding, cols);
     for row in 0..rows {
         let (mut expected, mut found) = (vec![0.0; cols], vec![0.0; cols]);
         tensor::blocks::decode_row(encoding, &source[row * row_bytes..][..row_bytes], &mut expected);
-        panels::decode_row(encoding, cols, matrix, row, &mut found);
+        let panel = &matrix[row / 16 * panel_bytes..][..panel_bytes];
+        panels::decode_row(encoding, panel, row % 16, &mut found);
         assert!(expected.iter().zip(&found).all(|(a, b)| a.to_bits() == b.to_bits()), "row {row}");
     }
 }
@@ -160,7 +162,9 @@ fn another_version_is_its_own_error() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[8] += 1;
     match Reservoir::from_bytes("newer", &bytes) {
-        Err(Error::PackVersion { expected, found, .. }) => assert_eq!((expected, found), (VERSION, VERSION + 1)),
+        Err(Error::PackVersion { expected, found, .. }) => {
+            assert_eq!((expected, found), (VERSION, VERSION + 1))
+        }
         other => panic!("expected PackVersion, found {other:?}"),
     }
 }
@@ -195,7 +199,8 @@ fn replacing_a_pack_does_not_disturb_its_readers() {
 #[test]
 fn a_folder_that_does_not_exist_or_cannot_be_written_is_an_error() {
     let mut fill = |_: Part, _: &mut [u8]| Ok(());
-    let error = builder().write_file(Path::new("/no/such/folder/m.plumb"), &mut fill, &mut |_, _| {}).unwrap_err();
+    let error =
+        builder().write_file(Path::new("/no/such/folder/m.plumb"), &mut fill, &mut |_, _| {}).unwrap_err();
     assert!(error.to_string().contains("/no/such/folder"), "{error}");
     let error = builder().write_file(Path::new("/proc/m.plumb"), &mut fill, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, Error::Io { .. }), "{error}");
@@ -303,7 +308,8 @@ mod hostile_tables {
             bytes.resize(HUGE as usize, 0);
             assert_malformed(Reservoir::from_bytes("hostile.plumb", &bytes), "table");
         }
-        let bad_checksum = json!([{"name": "a", "kind": {"bytes": {"len": 0}}, "offset": 0, "bytes": 0, "checksum": "+1"}]);
+        let bad_checksum =
+            json!([{"name": "a", "kind": {"bytes": {"len": 0}}, "offset": 0, "bytes": 0, "checksum": "+1"}]);
         assert_malformed(open(bad_checksum), "checksum");
     }
 
