@@ -181,7 +181,7 @@ mod published {
 
     #[test]
     fn an_absurd_vocabulary_is_refused_before_memory_is_asked_for() {
-        for count in [u64::MAX, 1 << 61, 1 << 40, 1 << 24, 100] {
+        for count in [u64::MAX, 1 << 61, 1 << 40, 1 << 24, 1000] {
             for kind in [U8, U32, F32, BOOL, STRING, 10, 12] {
                 Gguf::keys(&[array("tokenizer.ggml.tokens", kind, count, &[0; 40])])
                     .assert_malformed(&["tokenizer.ggml.tokens"]);
