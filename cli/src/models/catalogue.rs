@@ -41,7 +41,7 @@ impl Packages {
 pub(crate) const DEFAULT: &str = "smollm2-135m";
 
 /// Every known model.
-pub(crate) const KNOWN: &[Known] = &[
+pub(crate) static KNOWN: &[Known] = &[
     Known {
         name: DEFAULT,
         about: "SmolLM2 135M Instruct, Q4_1: small, English, Apache-2.0",
