@@ -10,6 +10,9 @@ pub enum Error {
     /// Weight files, prepared weights, devices.
     #[error(transparent)]
     Tensor(#[from] tensor::Error),
+    /// Sampler settings, or logits from which nothing can be drawn.
+    #[error(transparent)]
+    Sample(#[from] crate::sample::Error),
     /// A model of a family that plumb has no mapping for.
     #[error("unknown architecture {found}; known are {known}")]
     UnknownArchitecture {

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Fake, flags, float, kinds, metadata, table, uint};
 use engine::Error;
-use engine::arch::{FAMILIES, from_gguf, from_hf};
+use engine::arch::{FAMILIES, HfModel, from_gguf, from_hf};
 use engine::plan;
 use engine::rope::RopeScaling;
 use engine::spec::ModelSpec;
@@ -238,7 +238,7 @@ fn hugging_face_folders_give_the_same_spec_as_their_gguf() {
         1,
         64,
     );
-    let (hf, family) = from_hf(&config, &folder).unwrap();
+    let HfModel { spec: hf, family, .. } = from_hf(&config, &folder).unwrap();
     assert_eq!(family.name, "qwen2");
     let gguf = from_gguf(&metadata("qwen2", &[]), &table().with("blk.0.attn_q.bias", 1, 64)).unwrap();
     assert_eq!(hf, gguf);
@@ -254,7 +254,8 @@ fn the_text_model_inside_a_multimodal_gemma3_is_found() {
         "rope_scaling": { "rope_type": "linear", "factor": 8.0 }
     }});
     let folder = Fake::default().with("language_model.model.embed_tokens.weight", 200, 64);
-    let (s, family) = from_hf(&config, &folder).unwrap();
+    let HfModel { spec: s, family, prefix } = from_hf(&config, &folder).unwrap();
+    assert_eq!(prefix, "language_model.model.");
     assert_eq!((family.hf_norm_offset, s.attention_scale, s.tied_head), (1.0, 0.25, true));
     assert_eq!(s.rope_of(5).scaling, RopeScaling::Linear { factor: 8.0 });
     assert_eq!(s.rope_of(6).scaling, RopeScaling::None);

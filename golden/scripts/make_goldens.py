@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from make_models import KQUANTS, LEGACY, SPECS
+from make_models import FOLDERS, KQUANTS, LEGACY, SPECS
 
 SHORT, LONG = 24, 320
 SHORT_POSITIONS = [0, 1, 2, 5, 11, 16, 17, 20, 23]
@@ -149,9 +149,10 @@ def main():
         half = "encode" in s and not quantised
         if half:  # the same weights as another model: the same goldens
             continue
-        entry = {"model": f"{name}.gguf", "vocabulary": s["v"], "file": f"{name}.bin", "cases": []}
+        entry = {"model": f"{name}.gguf", "vocabulary": s["v"], "file": f"{name}.bin"}
         entry["same_weights"] = [f"{n}.gguf" for n, t in SPECS.items() if t.get("seed") == name]
-        blob, offset = [], 0
+        entry["folders"] = [f"hf/{folder}" for folder, (model, *_) in FOLDERS.items() if model == name]
+        entry["cases"], blob, offset = [], [], 0
         for case, context, ids, positions in cases(name, s):
             exact, extended = oracle(cls, path, ids, context)
             refs = {"oracle": exact}

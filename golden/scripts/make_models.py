@@ -82,6 +82,7 @@ FOLDERS = {
     "qwen2-64": ("qwen2-64", "BF16", 1, 4),
     "qwen3-yarn": ("qwen3-yarn", "BF16", 1, 4),
     "gemma2-256": ("gemma2-256", "BF16", 1, 4),
+    "gemma3-256": ("gemma3-256", "F16", 1, 4),
     "gemma3-7": ("gemma3-7", "BF16", 1, 5),
     "phi3-longrope": ("phi3-longrope", "BF16", 1, 4),
 }

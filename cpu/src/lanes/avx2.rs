@@ -17,6 +17,7 @@ macro_rules! ops {
     ($(fn $name:ident($($a:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($a: $t),*) $(-> $r)? {
+            #[allow(unused_unsafe)] // one row only copies
             // SAFETY: the trait's contract: the CPU has the instructions, pointers are valid for what is read.
             unsafe { $e }
         }

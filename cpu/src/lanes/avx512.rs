@@ -36,7 +36,11 @@ unsafe fn pair_sums<const FROM: usize, const N: usize>(w: &[__m512i; 8], x: *con
 
 /// Σ over four groups starting at `FROM`, each lane's pair weighted by `by`.
 #[inline(always)]
-unsafe fn half_dot<const FROM: usize, const MAX: u32>(w: &[__m512i; 8], x: *const i8, by: __m512i) -> __m512i {
+unsafe fn half_dot<const FROM: usize, const MAX: u32>(
+    w: &[__m512i; 8],
+    x: *const i8,
+    by: __m512i,
+) -> __m512i {
     // SAFETY: as the caller's.
     unsafe {
         if MAX <= 31 {

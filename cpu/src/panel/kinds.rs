@@ -10,6 +10,8 @@
 //!
 //! Products of an f16 scale with a sub-scale of at most eight bits are exact in f32.
 
+#![allow(non_camel_case_types)] // the encodings' own names
+
 use tensor::Encoding;
 use tensor::panels::{IQ4_VALUES, sections};
 

@@ -321,7 +321,7 @@ fn typed<'a, T>(
 
 /// What a tensor of a canonical name is called in a Hugging Face folder, whose text model's tensors start with
 /// `prefix`. With `post_norms` the names of the norms shift: `post_attention_layernorm` is then really one.
-pub(crate) fn hugging_face_name(canonical: &str, prefix: &str, post_norms: bool) -> Option<String> {
+pub fn hugging_face_name(canonical: &str, prefix: &str, post_norms: bool) -> Option<String> {
     let (part, suffix) = canonical.rsplit_once('.')?;
     let Some(rest) = part.strip_prefix("blk.") else {
         let part = match part {

@@ -16,8 +16,7 @@ use tensor::Encoding;
 use tensor::files::Metadata;
 
 pub use gguf::Gguf;
-pub use hf::Hf;
-pub(crate) use hf::hugging_face_name;
+pub use hf::{Hf, hugging_face_name};
 
 use crate::spec::ModelSpec;
 use crate::{Error, Result};
@@ -77,17 +76,29 @@ pub fn from_gguf(metadata: &Metadata, tensors: &dyn Tensors) -> Result<ModelSpec
     Ok(spec)
 }
 
-/// The spec of a Hugging Face folder, validated, and its family.
+/// What a Hugging Face folder turns out to be.
+#[derive(Clone, Debug)]
+pub struct HfModel {
+    /// The spec, validated.
+    pub spec: ModelSpec,
+    /// Its family.
+    pub family: &'static Family,
+    /// What the names of the text model's tensors start with.
+    pub prefix: &'static str,
+}
+
+/// The spec of a Hugging Face folder.
 ///
 /// # Errors
 /// As [`from_gguf`].
-pub fn from_hf(config: &serde_json::Value, tensors: &dyn Tensors) -> Result<(ModelSpec, &'static Family)> {
+pub fn from_hf(config: &serde_json::Value, tensors: &dyn Tensors) -> Result<HfModel> {
     let hf = Hf::new(config, tensors)?;
     let family = FAMILIES.iter().find(|f| f.model_types.contains(&hf.model_type()));
     let family = family.ok_or_else(|| unknown(hf.model_type()))?;
-    let spec = (family.from_hf)(&hf.of_family(family.name))?;
+    let hf = hf.of_family(family.name);
+    let spec = (family.from_hf)(&hf)?;
     spec.validate()?;
-    Ok((spec, family))
+    Ok(HfModel { spec, family, prefix: hf.prefix() })
 }
 
 fn unknown(found: &str) -> Error {
