@@ -14,6 +14,9 @@ pub mod rope;
 pub mod sample;
 mod sequence;
 pub mod spec;
+pub mod stop;
+pub mod template;
+pub mod tokenizer;
 
 pub use error::{Error, Result};
 pub use fingerprint::Fingerprint;
