@@ -1,8 +1,8 @@
 //! What a model file's metadata mean: defaults, refusals, and the plan that follows.
 
-mod common;
+mod fake;
 
-use common::{Fake, flags, float, kinds, metadata, table, uint};
+use fake::{Fake, flags, float, kinds, metadata, table, uint};
 use engine::Error;
 use engine::arch::{FAMILIES, HfModel, from_gguf, from_hf};
 use engine::plan;
