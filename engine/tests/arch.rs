@@ -2,12 +2,12 @@
 
 mod fake;
 
-use fake::{Fake, flags, float, kinds, metadata, table, uint};
 use engine::Error;
 use engine::arch::{FAMILIES, HfModel, from_gguf, from_hf};
 use engine::plan;
 use engine::rope::RopeScaling;
 use engine::spec::ModelSpec;
+use fake::{Fake, flags, float, kinds, metadata, table, uint};
 use tensor::files::Value;
 use tensor::op::{Activation, Epilogue, Op, RopeLayout, Rows};
 

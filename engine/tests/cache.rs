@@ -6,10 +6,10 @@ mod fake;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use fake::{float, kinds, metadata, table, uint};
 use engine::arch::from_gguf;
 use engine::spec::ModelSpec;
 use engine::{Error, Feed, LoadOptions, LogitRows, Model, Sequence};
+use fake::{float, kinds, metadata, table, uint};
 use proptest::prelude::*;
 use tensor::device::{Device, DeviceInfo, Executor, ExecutorMemory, Span, WeightStore};
 use tensor::kv::{BLOCK_POSITIONS, BlockId, KvLayout};
