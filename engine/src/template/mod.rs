@@ -172,7 +172,9 @@ mod tests {
     #[test]
     fn generation_tags_keep_their_white_space_control() {
         assert_eq!(
-            without_generation_blocks("a {%- generation %}x{% endgeneration -%} b {% if generation %}{% endif %}"),
+            without_generation_blocks(
+                "a {%- generation %}x{% endgeneration -%} b {% if generation %}{% endif %}"
+            ),
             "a {%- if true %}x{% endif -%} b {% if generation %}{% endif %}"
         );
         assert_eq!(without_generation_blocks("{% generation"), "{% generation");

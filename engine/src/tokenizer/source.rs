@@ -97,19 +97,67 @@ pub struct Roles {
 
 /// Texts of tokens that end a generation in the published model families, whatever their file says of them.
 const END_TEXTS: &[&str] = &[
-    "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>",
-    "<|calls|>", "<|flush|>", "<end_of_turn>", "<turn|>", "<|tool_response>", "<eos>", "<EOT>", "_<EOT>", "[EOT]",
-    "[EOS]", "[e~[", "<end_of_utterance>", "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>", "<|fim_pad|>", "<fim-pad>",
-    "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
+    "<end_of_utterance>",
+    "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
 ];
 /// An end marker, too, but only where the file declares it to be a control token: elsewhere it is mark-up (struck text).
 const END_TEXT_IF_CONTROL: &str = "</s>";
 /// Texts of other markers that files have been seen to declare as ordinary text: around code to be filled in.
 const MARKER_TEXTS: &[&str] = &[
-    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\u{FF5C}fim\u{2581}begin\u{FF5C}>", "<PRE>", "\u{2581}<PRE>",
-    "<|code_prefix|>", "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\u{FF5C}fim\u{2581}hole\u{FF5C}>",
-    "<SUF>", "\u{2581}<SUF>", "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>",
-    "<\u{FF5C}fim\u{2581}end\u{FF5C}>", "<MID>", "\u{2581}<MID>", "<|code_middle|>", "<|middle|>",
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<\u{FF5C}fim\u{2581}begin\u{FF5C}>",
+    "<PRE>",
+    "\u{2581}<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<\u{FF5C}fim\u{2581}hole\u{FF5C}>",
+    "<SUF>",
+    "\u{2581}<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<\u{FF5C}fim\u{2581}end\u{FF5C}>",
+    "<MID>",
+    "\u{2581}<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
 ];
 
 /// `tokenizer.ggml.token_type` values.
@@ -203,7 +251,8 @@ impl Vocabulary {
             Style::ByteLevel { pre } => pre::adds_bos(pre),
             Style::Spaced { .. } => true,
         };
-        let add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default) && bos.is_some();
+        let add_bos =
+            metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default) && bos.is_some();
         let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && eos.is_some();
 
         let byte = of_type(token_type::BYTE);
@@ -233,7 +282,8 @@ impl Vocabulary {
         user_defined.retain(|id| !control.contains(id) && !look_alikes.contains(id));
 
         let merges = if model == "llama" {
-            let scores = metadata.require("tokenizer.ggml.scores", metadata.floats("tokenizer.ggml.scores")?)?;
+            let scores =
+                metadata.require("tokenizer.ggml.scores", metadata.floats("tokenizer.ggml.scores")?)?;
             if scores.len() < tokens.len() {
                 return Err(malformed(
                     "tokenizer.ggml.scores",

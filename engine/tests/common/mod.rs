@@ -1,88 +1,108 @@
-//! Fake weight files for tests: shapes and metadata without bytes.
-#![allow(dead_code)] // each test binary uses its part
+//! Metadata of GGUF files for the tokenizer tests, and where the models are.
+#![allow(dead_code)]
 
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 
-use engine::arch::{TensorShape, Tensors};
-use engine::spec::{ModelSpec, NeededShape};
-use tensor::Encoding;
 use tensor::files::{Array, Metadata, Value};
-use tensor::op::Kind;
 
-/// Tensors by name, with values for the short vectors.
-#[derive(Clone, Default)]
-pub(crate) struct Fake {
-    pub(crate) shapes: BTreeMap<String, TensorShape>,
-    pub(crate) vectors: BTreeMap<String, Vec<f32>>,
+/// A development model's file; a missing one is a failure, never a skipped test.
+pub fn model(name: &str) -> PathBuf {
+    let folder = std::env::var_os("PLUMB_MODELS").map(PathBuf::from).unwrap_or_else(|| {
+        let home = std::env::var_os("HOME").expect("HOME or PLUMB_MODELS is set");
+        PathBuf::from(home).join(".cache/plumb/models")
+    });
+    let path = folder.join(format!("{name}.gguf"));
+    assert!(path.is_file(), "{} is missing: run `cargo xtask models`", path.display());
+    path
 }
 
-impl Fake {
-    pub(crate) fn with(mut self, name: &str, rows: usize, cols: usize) -> Self {
-        self.shapes.insert(name.into(), TensorShape { encoding: Encoding::F32, rows, cols });
-        self
+/// A file of the golden folder.
+pub fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../golden/tokenizer").join(name)
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let (head, tail) = self.0.split_at(N);
+        self.0 = tail;
+        head.try_into().unwrap()
     }
-
-    pub(crate) fn with_vector(mut self, name: &str, values: &[f32]) -> Self {
-        self.vectors.insert(name.into(), values.to_vec());
-        self.with(name, 1, values.len())
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+    fn text(&mut self) -> String {
+        let len = self.u64() as usize;
+        let (head, tail) = self.0.split_at(len);
+        self.0 = tail;
+        String::from_utf8(head.to_vec()).unwrap()
+    }
+    fn value(&mut self, kind: u32) -> Value {
+        match kind {
+            0 => Value::Uint(self.take::<1>()[0].into()),
+            1 => Value::Int((self.take::<1>()[0] as i8).into()),
+            2 => Value::Uint(u16::from_le_bytes(self.take()).into()),
+            3 => Value::Int(i16::from_le_bytes(self.take()).into()),
+            4 => Value::Uint(self.u32().into()),
+            5 => Value::Int((self.u32() as i32).into()),
+            6 => Value::Float(f32::from_bits(self.u32()).into()),
+            7 => Value::Bool(self.take::<1>()[0] != 0),
+            8 => Value::Str(self.text()),
+            9 => {
+                let kind = self.u32();
+                let values: Vec<Value> = (0..self.u64()).map(|_| self.value(kind)).collect();
+                Value::Array(match kind {
+                    8 => Array::Str(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Str(s) = v { s } else { unreachable!() })
+                            .collect(),
+                    ),
+                    6 | 12 => Array::Float(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Float(x) = v { x } else { unreachable!() })
+                            .collect(),
+                    ),
+                    1 | 3 | 5 | 11 => Array::Int(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Int(x) = v { x } else { unreachable!() })
+                            .collect(),
+                    ),
+                    _ => Array::Uint(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Uint(x) = v { x } else { unreachable!() })
+                            .collect(),
+                    ),
+                })
+            }
+            10 => Value::Uint(self.u64()),
+            11 => Value::Int(self.u64() as i64),
+            12 => Value::Float(f64::from_bits(self.u64())),
+            _ => panic!("value type {kind}"),
+        }
     }
 }
 
-impl Tensors for Fake {
-    fn shape(&self, name: &str) -> Option<TensorShape> {
-        self.shapes.get(name).copied()
+/// The metadata of a GGUF file.
+pub fn metadata(path: &PathBuf) -> Metadata {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).unwrap().take(64 << 20).read_to_end(&mut bytes).unwrap();
+    let mut reader = Reader(&bytes[8..]);
+    let (_, count) = (reader.u64(), reader.u64());
+    let mut metadata = Metadata::default();
+    for _ in 0..count {
+        let key = reader.text();
+        let kind = reader.u32();
+        let value = reader.value(kind);
+        metadata.0.insert(key, value);
     }
-
-    fn vector(&self, name: &str) -> engine::Result<Vec<f32>> {
-        let missing = || tensor::Error::Missing { what: format!("tensor {name}") };
-        Ok(self.vectors.get(name).cloned().ok_or_else(missing)?)
-    }
-}
-
-pub(crate) fn uint(n: u64) -> Value {
-    Value::Uint(n)
-}
-
-pub(crate) fn float(x: f64) -> Value {
-    Value::Float(x)
-}
-
-/// GGUF metadata of a small model of a family: width 64, 4 heads of 16, 2 KV heads, 3 layers.
-pub(crate) fn metadata(arch: &str, more: &[(&str, Value)]) -> Metadata {
-    let mut m = Metadata::default();
-    m.0.insert("general.architecture".into(), Value::Str(arch.into()));
-    for (key, value) in [
-        ("embedding_length", uint(64)),
-        ("block_count", uint(3)),
-        ("context_length", uint(1024)),
-        ("feed_forward_length", uint(96)),
-        ("attention.head_count", uint(4)),
-        ("attention.head_count_kv", uint(2)),
-        ("attention.layer_norm_rms_epsilon", float(1e-5f32 as f64)),
-    ] {
-        m.0.insert(format!("{arch}.{key}"), value);
-    }
-    for (key, value) in more {
-        let key = if key.contains("tokenizer") { key.to_string() } else { format!("{arch}.{key}") };
-        m.0.insert(key, value.clone());
-    }
-    m
-}
-
-pub(crate) fn flags(flags: &[bool]) -> Value {
-    Value::Array(Array::Bool(flags.to_vec()))
-}
-
-/// The embedding table that every model has.
-pub(crate) fn table() -> Fake {
-    Fake::default().with("token_embd.weight", 200, 64)
-}
-
-/// Prepared kinds of every tensor that a spec needs, in F32.
-pub(crate) fn kinds(spec: &ModelSpec) -> BTreeMap<String, Kind> {
-    let kind = |shape| match shape {
-        NeededShape::Matrix { rows, cols } => Kind::Panels { encoding: Encoding::F32, rows, cols },
-        NeededShape::Vector { len } => Kind::Vector { len },
-    };
-    spec.needed().into_iter().map(|n| (n.name, kind(n.shape))).collect()
+    metadata
 }
