@@ -4,10 +4,8 @@
 //! It does not lay out panels nor files (`tensor`), nor decide where a prepared file is kept.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tensor::device::WeightStore;
 use tensor::files::{Description, HfFolder, Metadata, TensorInfo, WeightFile};
 use tensor::op::Kind;
 use tensor::panels::{PANEL_ROWS, pack_panel};
@@ -74,13 +72,9 @@ impl Preparation {
     /// # Errors
     /// The header would be too large.
     pub fn builder(&self, source: Source) -> Result<Builder> {
-        let kind = |kind: Kind| match kind {
-            Kind::Panels { encoding, rows, cols } => reservoir::Kind::Panels { encoding, rows, cols },
-            Kind::Vector { len } => reservoir::Kind::Vector { len },
-        };
-        let mut tensors: Vec<_> = self.tensors.iter().map(|t| (t.name.clone(), kind(t.kind))).collect();
+        let mut tensors: Vec<_> = self.tensors.iter().map(|t| (t.name.clone(), t.kind)).collect();
         if self.tokenizer.is_some() {
-            tensors.push((TOKENIZER.to_owned(), reservoir::Kind::Bytes { len: self.tokenizer_json.len() }));
+            tensors.push((TOKENIZER.to_owned(), Kind::Bytes { len: self.tokenizer_json.len() }));
         }
         Ok(Builder::new(&self.bundle, source, tensors)?)
     }
@@ -105,6 +99,7 @@ impl Preparation {
                 let rows: Vec<&[u8]> = bytes.ok_or_else(missing)?.chunks_exact(row).collect();
                 pack_panel(encoding, cols, &rows, out);
             }
+            Kind::Bytes { .. } => out.copy_from_slice(&self.tokenizer_json),
             Kind::Vector { len } => {
                 let mut values = vec![0.0; len];
                 blocks::decode_row(info.encoding, file.bytes(info), &mut values);
@@ -123,22 +118,6 @@ impl Preparation {
     pub fn in_memory(&self, file: &WeightFile) -> Result<Reservoir> {
         let builder = self.builder(Source::default())?;
         Ok(builder.in_memory(&mut |part, out| self.fill(file, part, out), &mut |_, _| {})?)
-    }
-}
-
-/// A reservoir as a device looks at it.
-#[derive(Clone, Debug)]
-pub struct PreparedWeights(pub Arc<Reservoir>);
-
-impl WeightStore for PreparedWeights {
-    fn get(&self, name: &str) -> Option<(Kind, &[u8])> {
-        let entry = self.0.entry(name)?;
-        let kind = match entry.kind {
-            reservoir::Kind::Panels { encoding, rows, cols } => Kind::Panels { encoding, rows, cols },
-            reservoir::Kind::Vector { len } => Kind::Vector { len },
-            reservoir::Kind::Bytes { .. } => return None,
-        };
-        Some((kind, self.0.bytes(entry)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use cpu::CpuDevice;
-use engine::prepare::{PreparedWeights, prepare};
+use engine::prepare::prepare;
 use engine::{Feed, LoadOptions, LogitRows, Model};
 use serde::Deserialize;
 use tensor::files::WeightFile;
@@ -49,7 +49,7 @@ fn index() -> Vec<Entry> {
 fn logits(model: &str, ids: &[u32], context: Option<usize>, chunk: usize) -> Vec<Vec<f32>> {
     let file = WeightFile::open(golden("models").join(model)).unwrap();
     let preparation = prepare(&file).unwrap();
-    let weights = Arc::new(PreparedWeights(Arc::new(preparation.in_memory(&file).unwrap())));
+    let weights = Arc::new(preparation.in_memory(&file).unwrap());
     let mut spec = preparation.bundle.spec;
     if let Some(context) = context {
         spec.context = context;

@@ -38,6 +38,11 @@ pub enum Kind {
         /// Elements.
         len: usize,
     },
+    /// Bytes whose meaning is the engine's, such as its tokenizer's; no operation reads them.
+    Bytes {
+        /// How many.
+        len: usize,
+    },
 }
 
 /// A prepared tensor that a plan uses.
@@ -295,6 +300,7 @@ impl Kind {
                 (rows * (cols / encoding.block_len()) * encoding.block_bytes()) as u64
             }
             Kind::Vector { len } => 4 * len as u64,
+            Kind::Bytes { len } => len as u64,
         }
     }
 
@@ -307,6 +313,7 @@ impl Kind {
                 panels::panel_bytes(encoding, cols).checked_mul(rows.div_ceil(panels::PANEL_ROWS))?
             }
             Kind::Vector { len } => len.checked_mul(4)?,
+            Kind::Bytes { len } => len,
         };
         (bytes <= isize::MAX as usize).then_some(bytes as u64)
     }

@@ -151,6 +151,7 @@ impl Kind {
                 (rows.div_ceil(panels::PANEL_ROWS), panels::panel_bytes(encoding, cols))
             }
             Kind::Vector { len } => (1, len * size_of::<f32>()),
+            Kind::Bytes { len } => (1, len),
         }
     }
 }
