@@ -108,10 +108,12 @@ fn to_json(table: &Table) -> Result<String> {
 /// The head's bytes, `data_offset` of them.
 pub(super) fn encode(table: &Table, model: &str) -> Result<Vec<u8>> {
     let (data_offset, file_len) = sizes(table, model)?;
-    Ok(compose(&to_json(table)?, model, data_offset, file_len))
+    let mut head = compose(&to_json(table)?, model, data_offset, file_len);
+    head.resize(data_offset as usize, 0);
+    Ok(head)
 }
 
-/// Puts a head together. `data_offset` must leave room for the texts.
+/// Puts a head together, without what fills it up to the data region.
 pub(super) fn compose(table: &str, model: &str, data_offset: u64, file_len: u64) -> Vec<u8> {
     let mut head = Vec::with_capacity(FIXED_BYTES + table.len() + model.len());
     head.extend_from_slice(MAGIC);
@@ -123,7 +125,6 @@ pub(super) fn compose(table: &str, model: &str, data_offset: u64, file_len: u64)
     head.extend_from_slice(&checksum.0.to_be_bytes());
     head.extend_from_slice(table.as_bytes());
     head.extend_from_slice(model.as_bytes());
-    head.resize(head.len().max(data_offset.min(MAX_DATA_OFFSET) as usize), 0);
     head
 }
 
