@@ -9,8 +9,10 @@ pub mod dtype;
 mod error;
 pub mod files;
 pub mod kv;
+pub mod map;
 pub mod op;
 pub mod panels;
+pub mod reservoir;
 
 pub use dtype::Encoding;
 pub use error::{Error, Result};
