@@ -6,20 +6,24 @@
 //!
 //! Gumbel noise is −ln of an exponential arrival time, and the token with the greatest log-weight plus noise is a draw.
 //! Arrivals are made in blocks of 64 tokens so that one word tells how much a whole block can gain:
-//!     first(block)   = E(block's word) / 64         the earliest of 64 independent arrivals
-//!     arrival(token) = first(block)                 for the block's first, any of the 64 alike
-//!                    = first(block) + E(own word)   for every other: exponential arrivals have no memory
-//!     E(word) = −ln((word + 1/2) / 2³²);  noise(token) = −ln(arrival(token))
-//! That is 64 independent exponentials exactly. A word per token instead costs 1.3 ms for 262,144 tokens, as long as
+//! ```text
+//! first(block)   = E(block's word) / 64         the earliest of 64 independent arrivals
+//! arrival(token) = first(block)                 for the block's first, any of the 64 alike
+//!                = first(block) + E(own word)   for every other: exponential arrivals have no memory
+//! E(word) = −ln((word + 1/2) / 2³²);  noise(token) = −ln(arrival(token))
+//! ```
+//! That is 64 independent exponentials exactly. A word per token instead costs about a millisecond for 262,144 tokens, near
 //! a small model's step; this way most blocks are passed over with a sixty-fourth of the words.
 //!
 //! The address in full, so that any draw can be repeated elsewhere:
-//!     key     = [seed low, seed high]
-//!     counter = [what, position low, choice low, position bits 32..48 | choice bits 32..48 << 16]
-//!     token's word:   output[token % 4] at what = token / 4
-//!     block's word:   output[block % 4] at what = 2³¹ + block / 4, block = token / 64
-//!     block's first:  token 64 · block + output[0] % 64 at what = 2³¹ + 2³⁰ + block
-//!     coin of XTC:    (output[0] + 1/2) / 2³² at what = 2³⁰
+//! ```text
+//! key     = [seed low, seed high]
+//! counter = [what, position low, choice low, position bits 32..48 | choice bits 32..48 << 16]
+//! token's word:   output[token % 4] at what = token / 4
+//! block's word:   output[block % 4] at what = 2³¹ + block / 4, block = token / 64
+//! block's first:  token 64 · block + output[0] % 64 at what = 2³¹ + 2³⁰ + block
+//! coin of XTC:    (output[0] + 1/2) / 2³² at what = 2³⁰
+//! ```
 
 /// Tokens that share the word of their earliest arrival.
 pub(super) const BLOCK: usize = 64;
