@@ -133,10 +133,12 @@ mod published {
         Gguf::tensors(&[tensor("w", &[(1 << 42) + 1], 0, 0)], 64).assert_malformed(&["tensor w"]);
         Gguf::tensors(&[tensor("w", &[(1 << 42) + 1, 1 << 22], 0, 0)], 64).assert_malformed(&["tensor w"]);
         // 2^64 elements, which wrap to none.
-        Gguf::tensors(&[tensor("w", &[1 << 32, 1 << 32], 0, 0)], 64).assert_malformed(&["dimensions", "tensor w"]);
+        Gguf::tensors(&[tensor("w", &[1 << 32, 1 << 32], 0, 0)], 64)
+            .assert_malformed(&["dimensions", "tensor w"]);
         Gguf::tensors(&[tensor("w", &[1 << 16; 4], 0, 0)], 64).assert_malformed(&["dimensions", "tensor w"]);
         // 2^62 + 1 elements of four bytes, which wrap to four.
-        Gguf::tensors(&[tensor("w", &[(1 << 62) + 1], 0, 0)], 64).assert_malformed(&["dimensions", "tensor w"]);
+        Gguf::tensors(&[tensor("w", &[(1 << 62) + 1], 0, 0)], 64)
+            .assert_malformed(&["dimensions", "tensor w"]);
     }
 
     /// llama.cpp #6774: a truncated file, mapped, ended the process when the missing part was touched.
@@ -179,7 +181,7 @@ mod published {
 
     #[test]
     fn an_absurd_vocabulary_is_refused_before_memory_is_asked_for() {
-        for count in [u64::MAX, 1 << 61, 1 << 40, 1 << 24, 100] {
+        for count in [u64::MAX, 1 << 61, 1 << 40, 1 << 24, 1000] {
             for kind in [U8, U32, F32, BOOL, STRING, 10, 12] {
                 Gguf::keys(&[array("tokenizer.ggml.tokens", kind, count, &[0; 40])])
                     .assert_malformed(&["tokenizer.ggml.tokens"]);
@@ -244,13 +246,18 @@ fn dimensions_and_blocks() {
     Gguf::tensors(&[tensor("w", &[], 0, 0)], 64).assert_malformed(&["number of dimensions", "tensor w"]);
     Gguf::tensors(&[tensor("w", &[1; 5], 0, 0)], 64).assert_malformed(&["number of dimensions", "tensor w"]);
     Gguf::tensors(&[tensor("w", &[0, 4], 0, 0)], 64).assert_malformed(&["dimensions", "tensor w"]);
-    Gguf::tensors(&[tensor("w", &[48], 8, 0)], 64).assert_malformed(&["tensor w", "Q8_0's block of 32", "48"]);
+    Gguf::tensors(&[tensor("w", &[48], 8, 0)], 64).assert_malformed(&[
+        "tensor w",
+        "Q8_0's block of 32",
+        "48",
+    ]);
 }
 
 #[test]
 fn unknown_encodings_are_named() {
     for (kind, name) in [(16, "IQ2_XXS"), (39, "MXFP4"), (34, "TQ1_0"), (9999, "9999")] {
-        Gguf::tensors(&[tensor("blk.0.w", &[256], kind, 0)], 512).assert_unsupported(&["blk.0.w", name, "Q4_K"]);
+        Gguf::tensors(&[tensor("blk.0.w", &[256], kind, 0)], 512)
+            .assert_unsupported(&["blk.0.w", name, "Q4_K"]);
     }
 }
 

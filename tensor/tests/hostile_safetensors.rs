@@ -46,7 +46,9 @@ fn a_scalar_is_one_row_of_one() {
 
 #[test]
 fn headers_that_lie_about_their_length() {
-    for bytes in [&b""[..], b"1234567", &u64::MAX.to_le_bytes(), &100u64.to_le_bytes(), &100_000_001u64.to_le_bytes()] {
+    for bytes in
+        [&b""[..], b"1234567", &u64::MAX.to_le_bytes(), &100u64.to_le_bytes(), &100_000_001u64.to_le_bytes()]
+    {
         let result = WeightFile::from_safetensors_bytes("hostile.safetensors", bytes.to_vec());
         assert_malformed(result, &[]);
     }
@@ -69,14 +71,23 @@ fn other_dtypes_are_named() {
         let error = open(one(dtype, json!([8]), [0, 64]), 64).unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         let message = error.to_string();
-        assert!(message.contains("tensor w") && message.contains(dtype) && message.contains("BF16"), "{message}");
+        assert!(
+            message.contains("tensor w") && message.contains(dtype) && message.contains("BF16"),
+            "{message}"
+        );
     }
     assert_malformed(open(one("F7", json!([8]), [0, 64]), 64), &["tensor w", "F7"]);
 }
 
 #[test]
 fn shapes_that_overflow_or_are_empty() {
-    for shape in [json!([0]), json!([1u64 << 32, 1u64 << 32]), json!([u64::MAX]), json!([u64::MAX, 0]), json!([1u64 << 62])] {
+    for shape in [
+        json!([0]),
+        json!([1u64 << 32, 1u64 << 32]),
+        json!([u64::MAX]),
+        json!([u64::MAX, 0]),
+        json!([1u64 << 62]),
+    ] {
         assert_malformed(open(one("F32", shape, [0, 0]), 0), &["shape of tensor w"]);
     }
 }
@@ -106,7 +117,8 @@ fn many_huge_tensors() {
     let step = 1u64 << 61;
     let header: serde_json::Map<String, serde_json::Value> = (0..7)
         .map(|i| {
-            let entry = json!({"dtype": "F32", "shape": [step / 4], "data_offsets": [i * step, (i + 1) * step]});
+            let entry =
+                json!({"dtype": "F32", "shape": [step / 4], "data_offsets": [i * step, (i + 1) * step]});
             (format!("t{i}"), entry)
         })
         .collect();

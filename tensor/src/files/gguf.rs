@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
             return Err(Error::malformed(
                 format!("{}: {}", self.file, what()),
                 format!("a text of at most {} bytes, which are left in the file", self.left()),
-                format!("a length of {len}"),
+                format!("a length of {len} (is the file truncated?)"),
             ));
         }
         let bytes = self.take(len as usize, &what)?;

@@ -218,11 +218,13 @@ impl<S: Store> Pieces<'_, S> {
 /// Finds a full disk before the work instead of after it, where the file system can say.
 fn reserve_space(file: &File, len: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
-    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len) {
-        Err(e @ (rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT | rustix::io::Errno::FBIG)) => {
+    {
+        use rustix::io::Errno;
+        // Not every file system can reserve; then the write itself will tell.
+        let reserved = rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len);
+        if let Err(e @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG)) = reserved {
             return Err(e.into());
         }
-        _ => {} // not every file system can; then the write itself will tell
     }
     #[cfg(not(target_os = "linux"))]
     let _ = (file, len);
@@ -276,7 +278,7 @@ mod tests {
 
     fn builder() -> Builder {
         let tensors =
-            vec![("a".to_owned(), Kind::Vector { len: 1 << 20 }), ("b".to_owned(), Kind::Bytes { len: 3 })];
+            vec![("a".to_owned(), Kind::Vector { len: 1 << 20 }), ("b".to_owned(), Kind::Vector { len: 3 })];
         Builder::new(&"model", Source::default(), tensors).unwrap()
     }
 
