@@ -42,7 +42,8 @@ fn main() {
     );
     let device = CpuDevice::new(isa, threads).expect("a device");
     let context = depth.max(prompt) + tokens + 1;
-    let options = LoadOptions { context: Some(context), sequences: batch, keep_prefixes: false, ..Default::default() };
+    let options =
+        LoadOptions { context: Some(context), sequences: batch, keep_prefixes: false, ..Default::default() };
     let mut model = Model::load(&device, spec, Arc::new(weights), &options).expect("loads");
     let vocab = model.plan().vocab;
     let ids: Vec<u32> = (0..context).map(|i| ((i * 7919 + 13) % 20000) as u32).collect();
@@ -51,9 +52,13 @@ fn main() {
         if prompt > 0 {
             let mut sequence = model.sequence(&[]);
             let t = Instant::now();
-            let mut feeds = [Feed { sequence: &mut sequence, tokens: &ids[..prompt], logits: LogitRows::Last }];
+            let mut feeds =
+                [Feed { sequence: &mut sequence, tokens: &ids[..prompt], logits: LogitRows::Last }];
             model.step(&mut feeds, &mut logits).expect("steps");
-            println!("round {round}: prompt of {prompt}: {:.1} tokens/s", prompt as f64 / t.elapsed().as_secs_f64());
+            println!(
+                "round {round}: prompt of {prompt}: {:.1} tokens/s",
+                prompt as f64 / t.elapsed().as_secs_f64()
+            );
         }
         let mut sequences: Vec<_> = (0..batch).map(|_| model.sequence(&[])).collect();
         for s in &mut sequences {

@@ -2,8 +2,8 @@
 
 mod reference;
 
-use reference::{golden, metadata, model};
 use engine::tokenizer::{Special, Tokenizer, TokenizerSource};
+use reference::{golden, metadata, model};
 
 #[derive(serde::Deserialize)]
 struct Golden {
