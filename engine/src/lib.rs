@@ -17,7 +17,7 @@ pub mod sample;
 mod sequence;
 pub mod spec;
 pub mod stop;
-// pub mod template;
+pub mod template;
 pub mod tokenizer;
 
 pub use error::{Error, Result};

@@ -1,8 +1,8 @@
 //! Ids equal those of the reference implementations on the committed corpus (golden/tokenizer, made by its make.py).
 
-mod common;
+mod reference;
 
-use common::{golden, metadata, model};
+use reference::{golden, metadata, model};
 use engine::tokenizer::{Special, Tokenizer, TokenizerSource};
 use tensor::files::Value;
 
@@ -107,7 +107,7 @@ fn every_named_pre_tokenizer_cuts_as_the_reference_does() {
 #[test]
 fn scores_with_and_without_a_space_before_the_text() {
     let golden: std::collections::HashMap<String, Golden> = read("spaced.json");
-    let base = metadata(&common::golden("spaced.gguf"));
+    let base = metadata(&reference::golden("spaced.gguf"));
     for (case, key, value) in [
         ("prefix", "general.name", Value::Str("spaced".into())),
         ("no_prefix", "tokenizer.ggml.add_space_prefix", Value::Bool(false)),
