@@ -1,4 +1,4 @@
-// Read bandwidth by working set, threads and page size: the floor under a generation step.
+// Linux. Read bandwidth by working set, threads and page size: the floor under a generation step.
 //
 // usage: bandwidth BYTES [THREADS [4k|2m [SECONDS]]]        build: cc -O3 -march=native -pthread bandwidth.c -o bandwidth
 //        prints one JSON object: the median, the best and the tenths of all passes in GB/s (10^9), and the bytes

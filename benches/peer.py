@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """plumb and llama.cpp on the same models, alternating, on an idle machine.
 
-usage: peer.py [--models DIR] [--peer DIR] [--plumb FILE] [--only NAME,…] [--rounds 5] [--threads 2] [--out NAME]
+usage: peer.py [--models DIR] [--peer DIR] [--plumb FILE] [--only NAME,…] [--rounds 5] [--threads 2] [--out NAME] [--peer-only]
 
 Each round times, one after the other: read bandwidth at the model's working set (4 KiB and 2 MiB pages), the peer's
 prompt of 512 tokens, plumb (prompt of 512 tokens and 128 generated behind it), the peer's 128 tokens at depth 512. The peer
@@ -30,6 +30,8 @@ PROMPT, GENERATED = 512, 128
 # saves at most a few per cent of its KV; it is counted as if full.
 KV_BYTES = {"smollm2-135m": 30 * 3 * 2 * 64 * 2, "gemma3-270m": 18 * 1 * 2 * 256 * 2,
             "qwen2.5-coder-0.5b": 24 * 2 * 2 * 64 * 2, "qwen2.5-coder-1.5b": 28 * 2 * 2 * 128 * 2}
+# Weight bytes of one generated token, rounded: for --peer-only, where plumb is not there to say.
+WEIGHT_BYTES = {"smollm2-135m": 97e6, "gemma3-270m": 247e6, "qwen2.5-coder-0.5b": 392e6, "qwen2.5-coder-1.5b": 980e6}
 # What the project set itself: ratios to the peer (generation, prompt) and the share of the floor.
 GOALS = {"smollm2-135m": (3.5, 7.0, 0.75), "gemma3-270m": (2.1, 4.0, 0.75),
          "qwen2.5-coder-0.5b": (2.0, 4.0, 0.85), "qwen2.5-coder-1.5b": (1.6, 2.5, 0.85)}
@@ -118,22 +120,28 @@ def one_model(name, a, bandwidth):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
         f.write(prompt_text(peer, model, PROMPT))
         f.flush()
-        warm = plumb_once(a.plumb, model, f.name, a.threads)  # packs on first use, and fills the page cache
-        weights = warm["weight_bytes_per_token"]
+        if a.peer_only:
+            weights = int(WEIGHT_BYTES[name])
+        else:  # packs on first use, and fills the page cache
+            weights = plumb_once(a.plumb, model, f.name, a.threads)["weight_bytes_per_token"]
         stream = weights + KV_BYTES[name] * (PROMPT + GENERATED // 2)
         for i in range(a.rounds):
             for page in ("4k", "2m"):
                 samples[f"bandwidth_{page}"].append(json.loads(run([bandwidth, stream, a.threads, page, 1.0]))["median_gb_per_s"])
             samples["peer_prompt"].append(bench(peer, model, fa_prompt, a.threads, prompt_args)[0])
-            ours = plumb_once(a.plumb, model, f.name, a.threads)
+            ours = None if a.peer_only else plumb_once(a.plumb, model, f.name, a.threads)
             rate, build = bench(peer, model, fa_gen, a.threads, gen_args)
             samples["peer_generation"].append(rate)
+            if not ours:
+                print(f"{name} round {i + 1}: peer prompt {samples['peer_prompt'][-1]:.1f}, generation {rate:.1f}", file=sys.stderr)
+                continue
             samples["plumb_prompt"].append(ours["prompt_tokens_per_s"])
             samples["plumb_generation"].append(ours["generated_tokens_per_s"])
             samples["plumb"].append({k: v for k, v in ours.items() if k not in ("text", "token_ids")})
             print(f"{name} round {i + 1}: prompt {ours['prompt_tokens_per_s']:.1f} against {samples['peer_prompt'][-1]:.1f}, "
                   f"generation {ours['generated_tokens_per_s']:.1f} against {rate:.1f}", file=sys.stderr)
-    last = samples["plumb"][-1]
+    samples = {k: v for k, v in samples.items() if v}
+    last = samples["plumb"][-1] if "plumb" in samples else {"prompt_tokens": PROMPT, "generated_tokens": GENERATED}
     page = "2m" if last.get("huge_page_bytes", 0) >= weights * 0.9 else "4k"
     return {"model": name, "peer_build": build, "peer_fa": {"prompt": fa_prompt, "generation": fa_gen},
             "peer_first": {str(k): v for k, v in first.items()}, "prompt_tokens": last["prompt_tokens"],
@@ -142,6 +150,10 @@ def one_model(name, a, bandwidth):
 
 
 def table(results):
+    if "plumb" not in results[0]["samples"]:
+        rows = (f"| {r['model']} | {r['median']['peer_prompt']:.1f} | {r['median']['peer_generation']:.1f} | "
+                f"{r['median']['bandwidth_4k']:.1f} / {r['median']['bandwidth_2m']:.1f} |" for r in results)
+        return "\n".join(["| model | prompt | generation | read GB/s, 4 KiB / 2 MiB pages |", "|---|---:|---:|---:|", *rows]) + "\n"
     out = ["| model | test | llama.cpp tokens/s | plumb tokens/s | ratio | goal | floor tokens/s (pages) | of floor | goal |",
            "|---|---|---:|---:|---:|---:|---:|---:|---:|"]
     for r in results:
@@ -165,6 +177,7 @@ def main():
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--out", default="peer", help="name of the files in benches/results")
+    ap.add_argument("--peer-only", action="store_true", help="the peer and the bandwidth, without plumb")
     a = ap.parse_args()
     others = check_idle()
     with tempfile.TemporaryDirectory() as tmp:
@@ -172,7 +185,7 @@ def main():
         run(["cc", "-O3", "-march=native", "-pthread", HERE / "bandwidth.c", "-o", bandwidth])
         results = [one_model(name, a, bandwidth) for name in a.only.split(",")]
     doc = {"machine": machine(), "others_used_cpus": others, "date": time.strftime("%Y-%m-%d"), "rounds": a.rounds,
-           "threads": a.threads, "plumb": run([a.plumb, "--version"]).strip(), "results": results}
+           "threads": a.threads, "plumb": None if a.peer_only else run([a.plumb, "--version"]).strip(), "results": results}
     folder = HERE / "results"
     folder.mkdir(exist_ok=True)
     (folder / f"{a.out}.json").write_text(json.dumps(doc, indent=1) + "\n")

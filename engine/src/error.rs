@@ -13,6 +13,15 @@ pub enum Error {
     /// Sampler settings, or logits from which nothing can be drawn.
     #[error(transparent)]
     Sample(#[from] crate::sample::Error),
+    /// A tokenizer.json that the tokenizer library refuses, or a text it cannot encode.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// A chat template that does not parse, or fails while it renders.
+    #[error("chat template: {0}")]
+    Template(String),
+    /// A chat template called `raise_exception`: the conversation is not one that the model was trained for.
+    #[error("the model's chat template refuses this conversation: {0}")]
+    TemplateRefused(String),
     /// A model of a family that plumb has no mapping for.
     #[error("unknown architecture {found}; known are {known}")]
     UnknownArchitecture {

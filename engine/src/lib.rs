@@ -6,17 +6,23 @@
 pub mod arch;
 mod error;
 mod fingerprint;
+mod generate;
 mod kv;
 pub mod memory;
 mod model;
 pub mod plan;
+pub mod prepare;
 pub mod rope;
 pub mod sample;
 mod sequence;
 pub mod spec;
+pub mod stop;
+pub mod template;
+pub mod tokenizer;
 
 pub use error::{Error, Result};
 pub use fingerprint::Fingerprint;
+pub use generate::{Chunk, FingerprintScope, FinishReason, Finished, GenerateOptions, Generation};
 pub use kv::CacheUse;
 pub use model::{Feed, LoadOptions, LogitSink, Model};
 pub use sequence::Sequence;

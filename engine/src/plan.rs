@@ -114,7 +114,7 @@ pub fn check_tensors(spec: &ModelSpec, kind_of: &dyn Fn(&str) -> Option<Kind>) -
         if !shape.fits(&kind) {
             let found = match kind {
                 Kind::Panels { rows, cols, .. } => format!("[{rows}, {cols}]"),
-                Kind::Vector { len } => format!("[{len}]"),
+                Kind::Vector { len } | Kind::Bytes { len } => format!("[{len}]"),
             };
             return Err(tensor::Error::malformed(name, shape.to_string(), found).into());
         }

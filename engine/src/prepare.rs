@@ -1,29 +1,33 @@
 //! From a weight file to the list of tensors that a prepared file holds: canonical names, where each comes from, and
 //! what is done to it on the way.
 //!
-//! It does not pack panels nor write files (`tensor`), and does not know what the tensors are for.
+//! It does not lay out panels nor files (`tensor`), nor decide where a prepared file is kept.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tensor::files::{Description, TensorInfo, WeightFile};
+use tensor::files::{Description, HfFolder, Metadata, TensorInfo, WeightFile};
 use tensor::op::Kind;
+use tensor::panels::{PANEL_ROWS, pack_panel};
+use tensor::reservoir::{self, Builder, Reservoir, Source};
 use tensor::{Encoding, blocks};
 
 use crate::arch::{self, TensorShape, Tensors, hugging_face_name};
 use crate::spec::{ModelSpec, Needed, NeededShape};
-use crate::tokenizer::TokenizerSource;
+use crate::tokenizer::{JsonTokenizer, Roles, TokenizerSource};
 use crate::{Error, Result};
 
-/// A model as a prepared file's header carries it: everything but the tensors.
+/// The tensor that holds the tokenizer's source, as JSON: apart from the header, so that it can be read while the
+/// weights are loaded, and may be as large as it is.
+const TOKENIZER: &str = "tokenizer";
+
+/// A model as a prepared file's header carries it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelBundle {
     /// What it is called, for people.
     pub name: String,
     /// What distinguishes it.
     pub spec: ModelSpec,
-    /// Its tokenizer, where the file has one.
-    pub tokenizer: Option<TokenizerSource>,
     /// Its chat template (Jinja), where the file has one.
     pub chat_template: Option<String>,
     /// Its generation settings, as the file has them: Hugging Face's generation_config.json, or GGUF's
@@ -54,8 +58,80 @@ pub struct PreparedTensor {
 pub struct Preparation {
     /// The header's model.
     pub bundle: ModelBundle,
+    /// The tokenizer, where the file has one.
+    pub tokenizer: Option<TokenizerSource>,
     /// The tensors, in the order a step meets them.
     pub tensors: Vec<PreparedTensor>,
+    /// The tokenizer as it is stored.
+    tokenizer_json: Vec<u8>,
+}
+
+impl Preparation {
+    /// The layout of the prepared file; [`Preparation::fill`] gives its parts.
+    ///
+    /// # Errors
+    /// The header would be too large.
+    pub fn builder(&self, source: Source) -> Result<Builder> {
+        let mut tensors: Vec<_> = self.tensors.iter().map(|t| (t.name.clone(), t.kind)).collect();
+        if self.tokenizer.is_some() {
+            tensors.push((TOKENIZER.to_owned(), Kind::Bytes { len: self.tokenizer_json.len() }));
+        }
+        Ok(Builder::new(&self.bundle, source, tensors)?)
+    }
+
+    /// Fills one part of the prepared file from the weight file.
+    ///
+    /// # Errors
+    /// The weight file is not the one this was made from.
+    pub fn fill(&self, file: &WeightFile, part: reservoir::Part, out: &mut [u8]) -> tensor::Result<()> {
+        let Some(t) = self.tensors.get(part.tensor) else {
+            out.copy_from_slice(&self.tokenizer_json);
+            return Ok(());
+        };
+        let missing = || tensor::Error::Missing { what: format!("rows of tensor {}", t.source) };
+        let info = file.tensor(&t.source).ok_or_else(missing)?;
+        match t.kind {
+            Kind::Panels { encoding, rows, cols } => {
+                let row = info.row_bytes();
+                let first = part.panel * PANEL_ROWS;
+                let end = (first + PANEL_ROWS).min(rows);
+                let bytes = file.bytes(info).get((t.first_row + first) * row..(t.first_row + end) * row);
+                let rows: Vec<&[u8]> = bytes.ok_or_else(missing)?.chunks_exact(row).collect();
+                pack_panel(encoding, cols, &rows, out);
+            }
+            Kind::Bytes { .. } => out.copy_from_slice(&self.tokenizer_json),
+            Kind::Vector { len } => {
+                let mut values = vec![0.0; len];
+                blocks::decode_row(info.encoding, file.bytes(info), &mut values);
+                for (to, x) in out.chunks_exact_mut(4).zip(values) {
+                    to.copy_from_slice(&(x + t.offset).to_le_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares the weights in private memory.
+    ///
+    /// # Errors
+    /// Memory that cannot be had.
+    pub fn in_memory(&self, file: &WeightFile) -> Result<Reservoir> {
+        let builder = self.builder(Source::default())?;
+        Ok(builder.in_memory(&mut |part, out| self.fill(file, part, out), &mut |_, _| {})?)
+    }
+}
+
+/// The tokenizer that a prepared file carries.
+///
+/// # Errors
+/// It is not one that this version of plumb wrote.
+pub fn tokenizer(weights: &Reservoir) -> Result<Option<TokenizerSource>> {
+    let Some(entry) = weights.entry(TOKENIZER) else { return Ok(None) };
+    let source = serde_json::from_slice(weights.bytes(entry));
+    Ok(Some(source.map_err(|e| {
+        let what = format!("{}: the tokenizer", weights.path().display());
+        tensor::Error::malformed(what, "what this version of plumb writes", e.to_string())
+    })?))
 }
 
 /// Reads what a weight file says of its model and checks every tensor against it.
@@ -67,11 +143,10 @@ pub fn prepare(file: &WeightFile) -> Result<Preparation> {
     let (spec, source_of, norm_offset) = match file.description() {
         Description::Gguf(metadata) => (arch::from_gguf(metadata, &shapes)?, Names::Gguf, 0.0),
         Description::HuggingFace(folder) => {
-            let (spec, family, prefix) = arch::from_hf(&folder.config, &shapes)?;
-            let names = Names::HuggingFace { prefix, post_norms: spec.post_norms };
-            (spec, names, family.hf_norm_offset)
+            let found = arch::from_hf(&folder.config, &shapes)?;
+            let names = Names::HuggingFace { prefix: found.prefix, post_norms: found.spec.post_norms };
+            (found.spec, names, found.family.hf_norm_offset)
         }
-        _ => return Err(tensor::Error::unsupported("this container", "its metadata have no mapping").into()),
     };
     let tensors = spec
         .needed()
@@ -90,37 +165,13 @@ pub fn prepare(file: &WeightFile) -> Result<Preparation> {
     let bundle = ModelBundle {
         name: about.name,
         spec,
-        tokenizer: about.tokenizer,
         chat_template: about.chat_template,
         generation: about.generation,
         encodings,
     };
-    Ok(Preparation { bundle, tensors })
-}
-
-/// The values of a prepared vector, as f32.
-///
-/// # Errors
-/// The source is not in the file, or is too short.
-pub fn vector(file: &WeightFile, tensor: &PreparedTensor) -> Result<Vec<f32>> {
-    let mut values = FileTensors(file).vector(&tensor.source)?;
-    if tensor.offset != 0.0 {
-        values.iter_mut().for_each(|x| *x += tensor.offset);
-    }
-    Ok(values)
-}
-
-/// The bytes of a prepared matrix's rows in its source, row by row.
-///
-/// # Errors
-/// The source is not in the file, or has fewer rows.
-pub fn matrix_bytes<'a>(file: &'a WeightFile, tensor: &PreparedTensor) -> Result<&'a [u8]> {
-    let missing = || Error::from(tensor::Error::Missing { what: format!("rows of tensor {}", tensor.source) });
-    let info = file.tensor(&tensor.source).ok_or_else(missing)?;
-    let Kind::Panels { rows, .. } = tensor.kind else { return Err(missing()) };
-    let row = info.row_bytes();
-    let range = tensor.first_row * row..(tensor.first_row + rows) * row;
-    file.bytes(info).get(range).ok_or_else(missing)
+    let tokenizer_json = serde_json::to_vec(&about.tokenizer)
+        .map_err(|e| tensor::Error::malformed("the tokenizer", "data that JSON can hold", e.to_string()))?;
+    Ok(Preparation { bundle, tokenizer: about.tokenizer, tensors, tokenizer_json })
 }
 
 /// How canonical names become the file's.
@@ -138,9 +189,16 @@ impl Names {
     }
 
     /// Finds the source of a needed tensor and checks its shape.
-    fn prepared(&self, needed: Needed, spec: &ModelSpec, file: &WeightFile, norm_offset: f32) -> Result<PreparedTensor> {
+    fn prepared(
+        &self,
+        needed: Needed,
+        spec: &ModelSpec,
+        file: &WeightFile,
+        norm_offset: f32,
+    ) -> Result<PreparedTensor> {
         let Needed { name, shape } = needed;
-        let missing = |source: &str| Error::from(tensor::Error::Missing { what: format!("tensor {source} {shape}") });
+        let missing =
+            |source: &str| Error::from(tensor::Error::Missing { what: format!("tensor {source} {shape}") });
         let source = self.of(&name).ok_or_else(|| missing(&name))?;
         if let Some((fused, first_row)) = self.fused_gate_up(&name, spec, file)? {
             let info = file.tensor(&fused).ok_or_else(|| missing(&fused))?;
@@ -155,11 +213,22 @@ impl Names {
         let kind = kind_of(info, &shape);
         let kind = kind.ok_or_else(|| tensor::Error::malformed(&source, shape.to_string(), shown(info)))?;
         let is_norm = name.ends_with("norm.weight");
-        Ok(PreparedTensor { name, kind, source, first_row: 0, offset: if is_norm { norm_offset } else { 0.0 } })
+        Ok(PreparedTensor {
+            name,
+            kind,
+            source,
+            first_row: 0,
+            offset: if is_norm { norm_offset } else { 0.0 },
+        })
     }
 
     /// Where gate and up are one matrix, the name of it and the part's first row: the gate lies first.
-    fn fused_gate_up(&self, name: &str, spec: &ModelSpec, file: &WeightFile) -> Result<Option<(String, usize)>> {
+    fn fused_gate_up(
+        &self,
+        name: &str,
+        spec: &ModelSpec,
+        file: &WeightFile,
+    ) -> Result<Option<(String, usize)>> {
         let Some(stem) = name.strip_suffix(".weight") else { return Ok(None) };
         let (layer, first_row) = match (stem.strip_suffix(".ffn_gate"), stem.strip_suffix(".ffn_up")) {
             (Some(layer), _) => (layer, 0),
@@ -177,8 +246,12 @@ impl Names {
 /// The prepared kind of a file's tensor, if it has the shape.
 fn kind_of(info: &TensorInfo, shape: &NeededShape) -> Option<Kind> {
     let kind = match shape {
-        NeededShape::Matrix { .. } => Kind::Panels { encoding: info.encoding, rows: info.rows, cols: info.cols },
-        NeededShape::Vector { .. } if info.rows == 1 && info.encoding.is_float() => Kind::Vector { len: info.cols },
+        NeededShape::Matrix { .. } => {
+            Kind::Panels { encoding: info.encoding, rows: info.rows, cols: info.cols }
+        }
+        NeededShape::Vector { .. } if info.rows == 1 && info.encoding.is_float() => {
+            Kind::Vector { len: info.cols }
+        }
         NeededShape::Vector { .. } => return None,
     };
     shape.fits(&kind).then_some(kind)
@@ -244,36 +317,48 @@ impl About {
                 let generation = folder.generation_config.as_ref().and_then(serde_json::Value::as_object);
                 Ok(About {
                     name: parent.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
-                    tokenizer: hugging_face_tokenizer(folder)?,
+                    tokenizer: hugging_face_tokenizer(folder),
                     chat_template: folder.chat_template.clone().or_else(|| in_config.and_then(text)),
                     generation: generation.cloned().unwrap_or_default(),
                 })
             }
-            _ => Ok(About { name: String::new(), tokenizer: None, chat_template: None, generation: Default::default() }),
         }
     }
 }
 
-/// GGUF's recommended sampling settings under Hugging Face's names.
-fn gguf_sampling(metadata: &tensor::files::Metadata) -> serde_json::Map<String, serde_json::Value> {
+/// GGUF's recommended sampling settings, as they stand there.
+fn gguf_sampling(metadata: &Metadata) -> serde_json::Map<String, serde_json::Value> {
     use tensor::files::Value;
-    let names = [
-        ("temp", "temperature"),
-        ("top_k", "top_k"),
-        ("top_p", "top_p"),
-        ("min_p", "min_p"),
-        ("penalty_repeat", "repetition_penalty"),
-    ];
     let value = |v: &Value| match v {
         Value::Uint(n) => Some((*n).into()),
         Value::Int(n) => Some((*n).into()),
+        Value::Bool(b) => Some((*b).into()),
+        Value::Str(s) => Some(s.as_str().into()),
         // Written as f32: the shortest decimal that means it, not the widened one.
         Value::Float(x) => serde_json::from_str(&format!("{:?}", *x as f32)).ok(),
-        _ => None,
+        Value::Array(_) => None,
     };
-    let found = names.iter().filter_map(|(gguf, hf)| {
-        let v = value(metadata.get(&format!("general.sampling.{gguf}"))?)?;
-        Some(((*hf).to_owned(), v))
-    });
-    found.collect()
+    let sampling = metadata.0.iter().filter(|(key, _)| key.starts_with("general.sampling."));
+    sampling.filter_map(|(key, v)| Some((key.clone(), value(v)?))).collect()
+}
+
+/// A folder's tokenizer.json with the ids that its configurations give roles.
+fn hugging_face_tokenizer(folder: &HfFolder) -> Option<TokenizerSource> {
+    let json = folder.tokenizer_json.clone()?;
+    let ids = |config: Option<&serde_json::Value>, key: &str| -> Vec<u32> {
+        let id = |v: &serde_json::Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
+        match config.and_then(|c| c.get(key)) {
+            Some(serde_json::Value::Array(all)) => all.iter().filter_map(id).collect(),
+            Some(one) => id(one).into_iter().collect(),
+            None => Vec::new(),
+        }
+    };
+    let (config, generation) = (Some(&folder.config), folder.generation_config.as_ref());
+    let mut end_of_generation = [ids(config, "eos_token_id"), ids(generation, "eos_token_id")].concat();
+    let eos = end_of_generation.first().copied();
+    end_of_generation.sort_unstable();
+    end_of_generation.dedup();
+    let bos = [ids(generation, "bos_token_id"), ids(config, "bos_token_id")].concat().first().copied();
+    let roles = Roles { bos, eos, add_bos: true, add_eos: false, end_of_generation };
+    Some(TokenizerSource::Json(Box::new(JsonTokenizer { json, roles })))
 }

@@ -1,13 +1,13 @@
 //! What a model file's metadata mean: defaults, refusals, and the plan that follows.
 
-mod common;
+mod fake;
 
-use common::{Fake, flags, float, kinds, metadata, table, uint};
 use engine::Error;
 use engine::arch::{FAMILIES, HfModel, from_gguf, from_hf};
 use engine::plan;
 use engine::rope::RopeScaling;
 use engine::spec::ModelSpec;
+use fake::{Fake, flags, float, kinds, metadata, table, uint};
 use tensor::files::Value;
 use tensor::op::{Activation, Epilogue, Op, RopeLayout, Rows};
 

@@ -1,15 +1,15 @@
 //! Sequences over a fake device that remembers which token lies where: whatever was batched, chunked, forked, reused
 //! or freed, every query must find exactly its own history, and write only into blocks of its own.
 
-mod common;
+mod fake;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use common::{float, kinds, metadata, table, uint};
 use engine::arch::from_gguf;
 use engine::spec::ModelSpec;
 use engine::{Error, Feed, LoadOptions, LogitRows, Model, Sequence};
+use fake::{float, kinds, metadata, table, uint};
 use proptest::prelude::*;
 use tensor::device::{Device, DeviceInfo, Executor, ExecutorMemory, Span, WeightStore};
 use tensor::kv::{BLOCK_POSITIONS, BlockId, KvLayout};

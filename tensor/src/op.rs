@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Encoding;
 use crate::kv::KvLayout;
+use crate::{Encoding, panels};
 
 /// Index into [`Plan::weights`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +22,7 @@ pub struct RopeId(pub u32);
 
 /// How a prepared tensor is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A matrix `[rows, cols]` in panels of 16 rows (`panels`), lossless from `encoding`.
     Panels {
@@ -35,6 +36,11 @@ pub enum Kind {
     /// A vector of f32: norm weights, biases, rotary factors.
     Vector {
         /// Elements.
+        len: usize,
+    },
+    /// Bytes whose meaning is the engine's, such as its tokenizer's; no operation reads them.
+    Bytes {
+        /// How many.
         len: usize,
     },
 }
@@ -294,7 +300,22 @@ impl Kind {
                 (rows * (cols / encoding.block_len()) * encoding.block_bytes()) as u64
             }
             Kind::Vector { len } => 4 * len as u64,
+            Kind::Bytes { len } => len as u64,
         }
+    }
+
+    /// Bytes as prepared, with row padding; `None` if rows are not whole blocks or the size cannot be addressed.
+    pub fn prepared_bytes(&self) -> Option<u64> {
+        let bytes = match *self {
+            Kind::Panels { encoding, rows, cols } => {
+                // A panel is a little larger than its rows; with this bound nothing below can overflow.
+                encoding.row_bytes(cols)?.checked_mul(64)?;
+                panels::panel_bytes(encoding, cols).checked_mul(rows.div_ceil(panels::PANEL_ROWS))?
+            }
+            Kind::Vector { len } => len.checked_mul(4)?,
+            Kind::Bytes { len } => len,
+        };
+        (bytes <= isize::MAX as usize).then_some(bytes as u64)
     }
 }
 

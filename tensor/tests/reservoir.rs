@@ -9,12 +9,12 @@ use tensor::{Encoding, Error, panels};
 
 const HUGE: u64 = 2 << 20;
 
-/// 40 rows of Q8_0 (three panels, the last half empty), a vector, and bytes of the engine's.
+/// 40 rows of Q8_0 (three panels, the last half empty), and two vectors.
 fn tensors() -> Vec<(String, Kind)> {
     vec![
         ("w".into(), Kind::Panels { encoding: Encoding::Q8_0, rows: 40, cols: 64 }),
         ("norm".into(), Kind::Vector { len: 5 }),
-        ("blob".into(), Kind::Bytes { len: 3 }),
+        ("bias".into(), Kind::Vector { len: 3 }),
     ]
 }
 
@@ -50,7 +50,7 @@ fn assert_contents(reservoir: &Reservoir, seed: u8) {
         assert!(bytes.iter().all(|&b| b == byte_of(Part { tensor: 0, panel: i }, seed)));
     }
     assert_eq!(reservoir.bytes(reservoir.entry("norm").unwrap()), [seed + 10; 20]);
-    assert_eq!(reservoir.bytes(reservoir.entry("blob").unwrap()), [seed + 20; 3]);
+    assert_eq!(reservoir.bytes(reservoir.entry("bias").unwrap()), [seed + 20; 12]);
     for entry in reservoir.entries() {
         assert!(reservoir.bytes(entry).as_ptr().addr().is_multiple_of(64), "{}", entry.name);
     }
@@ -215,14 +215,13 @@ fn a_builder_refuses_what_cannot_be_laid_out() {
     assert!(build(vec![("a", vector), ("a", vector)]).unwrap_err().to_string().contains("tensor a"));
     for kind in [
         Kind::Vector { len: usize::MAX },
-        Kind::Bytes { len: usize::MAX },
         Kind::Panels { encoding: Encoding::Q4_K, rows: 1, cols: 255 },
         Kind::Panels { encoding: Encoding::F32, rows: 1, cols: usize::MAX / 4 },
         Kind::Panels { encoding: Encoding::Q8_0, rows: usize::MAX, cols: 32 },
     ] {
         assert!(build(vec![("a", kind)]).is_err(), "{kind:?}");
     }
-    let huge = Kind::Bytes { len: isize::MAX as usize };
+    let huge = Kind::Vector { len: isize::MAX as usize / 4 };
     assert!(build(vec![("a", huge), ("b", huge), ("c", huge)]).is_err());
     let description = "x".repeat(14 << 20);
     let message = Builder::new(&description, Source::default(), vec![]).unwrap_err().to_string();
@@ -233,9 +232,9 @@ fn a_builder_refuses_what_cannot_be_laid_out() {
 #[test]
 fn the_overhead_is_bounded() {
     let description = "x".repeat(13 << 20);
-    let tensors: Vec<(String, Kind)> = (0..1000).map(|i| (i.to_string(), Kind::Bytes { len: 65 })).collect();
+    let tensors: Vec<(String, Kind)> = (0..1000).map(|i| (i.to_string(), Kind::Vector { len: 17 })).collect();
     let builder = Builder::new(&description, Source::default(), tensors).unwrap();
-    assert!(builder.len_bytes() - 65_000 <= 16 << 20);
+    assert!(builder.len_bytes() - 68_000 <= 16 << 20);
 }
 
 /// Tables that lie, behind a correct checksum.

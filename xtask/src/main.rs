@@ -10,6 +10,8 @@ mod golden;
 mod models;
 mod tidy;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -33,12 +35,19 @@ enum Task {
     Golden(golden::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().task {
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
         Task::Ci(args) => ci::run(&args),
         Task::Tidy => tidy::run(),
         Task::Models(args) => models::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Golden(args) => golden::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -116,8 +116,8 @@ impl StepView<'_> {
     /// Panels that one product call takes best.
     fn group(&self, part: &Part, columns: usize) -> usize {
         match (self.weight(part.weight).matrix().0.is_float(), columns) {
-            (true, 1..4) => 4,
-            (true, _) => 1,
+            (true, 1) => 4,
+            (true, _) => 2,
             (false, 1..=4) => 1,
             (false, _) => 2,
         }

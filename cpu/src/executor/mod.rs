@@ -50,7 +50,7 @@ impl Resolved {
     fn matrix(&self) -> (Encoding, usize, usize) {
         match self.kind {
             Kind::Panels { encoding, rows, cols } => (encoding, rows, cols),
-            Kind::Vector { .. } => unreachable!("checked when the plan was loaded"),
+            Kind::Vector { .. } | Kind::Bytes { .. } => unreachable!("checked when the plan was loaded"),
         }
     }
 
@@ -415,6 +415,7 @@ fn resolve(plan: &Plan, store: &dyn WeightStore) -> Result<Vec<Resolved>> {
         let (needed, align) = match kind {
             Kind::Panels { encoding, rows, cols } => (matrix_bytes(encoding, rows, cols), 1),
             Kind::Vector { len } => (4 * len, 4),
+            Kind::Bytes { len } => (len, 1),
         };
         if bytes.len() != needed {
             return Err(Error::malformed(&w.name, format!("{needed} bytes"), bytes.len().to_string()));

@@ -1,7 +1,7 @@
 //! Products with float panels: acc[column][row] = fma(w[k][row], x[k][column], acc), k ascending, from zero.
 //!
-//! Lanes are outputs; four columns and one panel, or one column and four panels, advance together to hide the latency
-//! of the fused multiply-add.
+//! Lanes are outputs; several columns and panels advance together, as many as the registers hold, to hide the latency of
+//! the fused multiply-add and to use each load often.
 
 use tensor::Encoding;
 
@@ -63,31 +63,35 @@ float!(BF16, load_bf16);
 pub(crate) unsafe fn product<S: Lanes, E: FloatEncoded>(a: FloatArgs) {
     // SAFETY: the caller's contract is handed on; the ranges stay within columns and count.
     unsafe {
+        // Columns that fill the registers together with two panels.
+        let wide = if S::SCORE_ROWS >= 4 { 8 } else { 2 };
         let mut c = 0;
-        while c + 4 <= a.columns {
-            for p in 0..a.count {
-                tile::<S, E, 1, 4>(a, p, c);
-            }
-            c += 4;
-        }
         while c < a.columns {
+            let n = if a.columns - c >= wide { wide } else { 1 };
             let mut p = 0;
-            while p + 4 <= a.count {
-                tile::<S, E, 4, 1>(a, p, c);
-                p += 4;
-            }
             while p < a.count {
-                tile::<S, E, 1, 1>(a, p, c);
-                p += 1;
+                let left = a.count - p;
+                p += match (n, left) {
+                    (8, 2..) => tile::<S, E, 2, 8>(a, p, c),
+                    (8, _) => tile::<S, E, 1, 8>(a, p, c),
+                    (2, 2..) => tile::<S, E, 2, 2>(a, p, c),
+                    (2, _) => tile::<S, E, 1, 2>(a, p, c),
+                    (_, 4..) => tile::<S, E, 4, 1>(a, p, c),
+                    _ => tile::<S, E, 1, 1>(a, p, c),
+                };
             }
-            c += 1;
+            c += n;
         }
     }
 }
 
-/// P panels from p times N columns from c.
+/// P panels from p times N columns from c; gives P.
 #[inline(always)]
-unsafe fn tile<S: Lanes, E: FloatEncoded, const P: usize, const N: usize>(a: FloatArgs, p: usize, c: usize) {
+unsafe fn tile<S: Lanes, E: FloatEncoded, const P: usize, const N: usize>(
+    a: FloatArgs,
+    p: usize,
+    c: usize,
+) -> usize {
     // SAFETY: panels p..p+P and columns c..c+N exist, of `cols` elements each.
     unsafe {
         let mut acc = [[S::splat(0.0); N]; P];
@@ -108,4 +112,5 @@ unsafe fn tile<S: Lanes, E: FloatEncoded, const P: usize, const N: usize>(a: Flo
             }
         }
     }
+    P
 }

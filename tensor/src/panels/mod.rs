@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn panels_are_as_small_as_their_source() {
         for e in Encoding::ALL {
-            for cols in [256, 512, 768, 1536, 4864 - 4864 % 256, 8960] {
+            for cols in [256, 512, 768, 1536, 4864, 8960] {
                 let source = 16 * e.row_bytes(cols).unwrap();
                 let panel = panel_bytes(e, cols);
                 assert!(panel >= source && panel * 100 <= source * 102, "{e} {cols}: {panel} for {source}");

@@ -332,7 +332,7 @@ mod tests {
 
     fn builder() -> Builder {
         let tensors =
-            vec![("a".to_owned(), Kind::Vector { len: 1 << 20 }), ("b".to_owned(), Kind::Bytes { len: 3 })];
+            vec![("a".to_owned(), Kind::Vector { len: 1 << 20 }), ("b".to_owned(), Kind::Vector { len: 3 })];
         Builder::new(&"model", Source::default(), tensors).unwrap()
     }
 

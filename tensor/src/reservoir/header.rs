@@ -52,7 +52,7 @@ pub(super) fn lay_out(tensors: Vec<(String, Kind)>) -> Result<Vec<Entry>> {
     let mut offset = 0u64;
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, kind) in tensors {
-        let bytes = kind.bytes().ok_or_else(|| {
+        let bytes = kind.prepared_bytes().ok_or_else(|| {
             Error::malformed(
                 format!("tensor {name}"),
                 "whole blocks of an addressable size",
@@ -208,7 +208,7 @@ fn check_entries(table: &Table, region: u64, file: &str) -> Result<()> {
                 found.to_string(),
             ))
         };
-        match entry.kind.bytes() {
+        match entry.kind.prepared_bytes() {
             None => {
                 let what = format!("{file}: tensor {}", entry.name);
                 return Err(Error::malformed(

@@ -20,55 +20,16 @@ pub use builder::{Builder, Fill, Part, Progress};
 pub use header::Checksum;
 pub use source::{Source, SourceFile};
 
+use crate::device::WeightStore;
 use crate::map::{HugeMap, Residency, drop_cached_pages, open_regular};
-use crate::{Encoding, Error, Result, panels};
+pub use crate::op::Kind;
+use crate::{Error, Result};
 
 /// The first eight bytes of a `.plumb` file. The line ending shows a file that was sent as text.
 pub const MAGIC: &[u8; 8] = b"plumb\r\n\x1a";
 
 /// The version of format and panel layout that is read and written.
 pub const VERSION: u32 = 1;
-
-/// What the bytes of a prepared tensor are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A matrix in panels of 16 rows (`panels`).
-    Panels {
-        /// The source's encoding.
-        encoding: Encoding,
-        /// Rows, without those that fill up the last panel.
-        rows: usize,
-        /// Elements per row.
-        cols: usize,
-    },
-    /// Little-endian f32 values.
-    Vector {
-        /// How many.
-        len: usize,
-    },
-    /// Bytes whose meaning is the engine's.
-    Bytes {
-        /// How many.
-        len: usize,
-    },
-}
-
-impl Kind {
-    /// Bytes that such a tensor takes; `None` if rows are not whole blocks or the size cannot be addressed.
-    pub fn bytes(&self) -> Option<u64> {
-        let bytes = match *self {
-            Kind::Panels { encoding, rows, cols } => {
-                // A panel is a little larger than its rows; with this bound nothing below can overflow.
-                encoding.row_bytes(cols)?.checked_mul(64)?;
-                panels::panel_bytes(encoding, cols).checked_mul(rows.div_ceil(panels::PANEL_ROWS))?
-            }
-            Kind::Vector { len } => len.checked_mul(size_of::<f32>())?,
-            Kind::Bytes { len } => len,
-        };
-        (bytes <= isize::MAX as usize).then_some(bytes as u64)
-    }
-}
 
 /// A prepared tensor and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,6 +55,12 @@ pub struct Reservoir {
     path: PathBuf,
     header: header::Header,
     by_name: HashMap<String, usize>,
+}
+
+impl WeightStore for Reservoir {
+    fn get(&self, name: &str) -> Option<(Kind, &[u8])> {
+        self.entry(name).map(|entry| (entry.kind, self.bytes(entry)))
+    }
 }
 
 impl Reservoir {

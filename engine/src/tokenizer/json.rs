@@ -1,0 +1,132 @@
+//! A tokenizer.json, run by the `tokenizers` crate as it is.
+//!
+//! Of the file itself it reads only what the crate does not tell: how pieces are written.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use super::Special;
+use super::bytes::from_alphabet;
+use crate::{Error, Result};
+
+/// How pieces are written, from the file's decoder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writing {
+    /// The GPT-2 alphabet.
+    ByteLevel,
+    /// `▁` for a space, `<0x..>` for bytes.
+    Spaced { adds_space: bool },
+}
+
+pub(super) struct JsonTokenizerReady {
+    tokenizer: tokenizers::Tokenizer,
+    /// The same, with markers as text; made when first asked for.
+    markers_as_text: OnceLock<Box<tokenizers::Tokenizer>>,
+    writing: Writing,
+}
+
+fn failed(error: impl std::fmt::Display) -> Error {
+    Error::Tokenizer(error.to_string())
+}
+
+impl JsonTokenizerReady {
+    pub(super) fn build(json: &str) -> Result<Self> {
+        let file: Value = serde_json::from_str(json).map_err(|e| failed(format!("tokenizer.json: {e}")))?;
+        let writing = writing(&file)?;
+        let mut tokenizer: tokenizers::Tokenizer =
+            json.parse().map_err(|e| failed(format!("tokenizer.json: {e}")))?;
+        // A file may carry its training run's limits; a prompt is never cut or padded silently.
+        tokenizer.with_truncation(None).map_err(failed)?;
+        tokenizer.with_padding(None);
+        Ok(JsonTokenizerReady { tokenizer, markers_as_text: OnceLock::new(), writing })
+    }
+
+    pub(super) fn encode(&self, text: &str, special: Special, add_special: bool) -> Result<Vec<u32>> {
+        let tokenizer = match special {
+            Special::AsTokens => &self.tokenizer,
+            Special::AsText => self.markers_as_text.get_or_init(|| {
+                let mut tokenizer = self.tokenizer.clone();
+                tokenizer.set_encode_special_tokens(true);
+                Box::new(tokenizer)
+            }),
+        };
+        Ok(tokenizer.encode_fast(text, add_special).map_err(failed)?.get_ids().to_vec())
+    }
+
+    pub(super) fn piece(&self, id: u32) -> Cow<'_, [u8]> {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        if let Some(token) = added.get(&id) {
+            return Cow::Borrowed(token.content.as_bytes());
+        }
+        let Some(token) = self.tokenizer.id_to_token(id) else {
+            return Cow::Borrowed(&[]);
+        };
+        Cow::Owned(match self.writing {
+            Writing::ByteLevel => from_alphabet(&token),
+            Writing::Spaced { .. } => match byte_token(&token) {
+                Some(byte) => vec![byte],
+                None => token.replace('\u{2581}', " ").into_bytes(),
+            },
+        })
+    }
+
+    pub(super) fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+
+    pub(super) fn is_control(&self, id: u32) -> bool {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        added.get(&id).is_some_and(|token| token.special)
+    }
+
+    pub(super) fn vocab_size(&self) -> usize {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let beyond = added.keys().max().map_or(0, |id| *id as usize + 1);
+        self.tokenizer.get_vocab_size(true).max(beyond)
+    }
+
+    pub(super) fn adds_space(&self) -> bool {
+        self.writing == Writing::Spaced { adds_space: true }
+    }
+}
+
+fn byte_token(token: &str) -> Option<u8> {
+    let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
+}
+
+/// The decoder's steps: itself, or those of a sequence.
+fn decoders(file: &Value) -> Vec<&Value> {
+    let decoder = &file["decoder"];
+    match decoder["decoders"].as_array() {
+        Some(steps) => steps.iter().collect(),
+        None => vec![decoder],
+    }
+}
+
+fn writing(file: &Value) -> Result<Writing> {
+    let steps = decoders(file);
+    let has = |kind: &str| steps.iter().any(|step| step["type"] == kind);
+    if has("ByteLevel") {
+        return Ok(Writing::ByteLevel);
+    }
+    if has("Metaspace") || has("ByteFallback") || has("Replace") {
+        let adds_space = steps.iter().any(|step| match step["type"].as_str() {
+            Some("Strip") => step["content"] == " " && step["start"].as_u64().unwrap_or(0) > 0,
+            Some("Metaspace") => {
+                step["prepend_scheme"].as_str().is_some_and(|scheme| scheme != "never")
+                    || step["add_prefix_space"] == true
+            }
+            _ => false,
+        });
+        return Ok(Writing::Spaced { adds_space });
+    }
+    let kinds: Vec<_> = steps.iter().map(|step| step["type"].as_str().unwrap_or("none")).collect();
+    Err(tensor::Error::unsupported(
+        format!("tokenizer.json with decoder {}", kinds.join(" + ")),
+        "a generating model's pieces are byte-level or have \u{2581} for spaces",
+    )
+    .into())
+}
