@@ -4,6 +4,7 @@ mod reference;
 
 use reference::{golden, metadata, model};
 use engine::tokenizer::{Special, Tokenizer, TokenizerSource};
+use tensor::files::Value;
 
 #[derive(serde::Deserialize)]
 struct Golden {
@@ -67,4 +68,56 @@ fn qwen_half_billion_ids_equal_the_reference() {
 #[test]
 fn qwen_one_and_a_half_billion_ids_equal_the_reference() {
     check_model("qwen2.5-coder-1.5b");
+}
+
+/// One group of pre-tokenizer names that the reference treats alike.
+#[derive(serde::Deserialize)]
+struct PreGroup {
+    names: Vec<String>,
+    adds_bos: bool,
+    ids: Vec<Vec<u32>>,
+}
+
+/// The small vocabulary's merges cross every boundary, so that its ids show where words are cut.
+#[test]
+fn every_named_pre_tokenizer_cuts_as_the_reference_does() {
+    let corpus: Vec<String> = read("corpus.json");
+    let groups: Vec<PreGroup> = read("pre.json");
+    let mut names: Vec<&str> = groups.iter().flat_map(|g| &g.names).map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, engine::tokenizer::pre_tokenizers(), "run golden/tokenizer/make.py");
+    let base = metadata(&golden("crossing.gguf"));
+    let mut wrong = Vec::new();
+    for group in &groups {
+        for name in &group.names {
+            let mut metadata = base.clone();
+            metadata.0.insert("tokenizer.ggml.pre".into(), Value::Str(name.clone()));
+            let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata).unwrap()).unwrap();
+            assert_eq!(tokenizer.roles().add_bos, group.adds_bos, "{name}");
+            for (text, expected) in corpus.iter().zip(&group.ids) {
+                let found = tokenizer.encode(text, Special::AsText, false).unwrap();
+                if found != *expected {
+                    wrong.push(format!("{name} {text:?}:\n  expected {expected:?}\n  found    {found:?}"));
+                }
+            }
+        }
+    }
+    let shown = wrong.iter().take(12).cloned().collect::<Vec<_>>().join("\n");
+    assert!(wrong.is_empty(), "{} differ\n{shown}", wrong.len());
+}
+
+#[test]
+fn scores_with_and_without_a_space_before_the_text() {
+    let golden: std::collections::HashMap<String, Golden> = read("spaced.json");
+    let base = metadata(&common::golden("spaced.gguf"));
+    for (case, key, value) in [
+        ("prefix", "general.name", Value::Str("spaced".into())),
+        ("no_prefix", "tokenizer.ggml.add_space_prefix", Value::Bool(false)),
+        ("phi3", "general.name", Value::Str("Phi-3 like".into())),
+    ] {
+        let mut metadata = base.clone();
+        metadata.0.insert(key.into(), value);
+        let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata).unwrap()).unwrap();
+        check(case, &tokenizer, &golden[case]);
+    }
 }

@@ -1,10 +1,10 @@
 // Token ids by llama.cpp, for make.py: loads a vocabulary and tokenizes every record of standard input.
 //
-//   llama_ids MODEL [PRE] < records
+//   llama_ids MODEL [KEY str|bool VALUE]... < records
 //
 // A record is a 32-bit little-endian length and that many bytes. Per record three lines: ids with markers as text, ids
-// with markers as tokens, and the latter with what llama.cpp puts around a whole text. With PRE, the vocabulary's
-// pre-tokenizer is overridden. The first line gives the end-of-generation ids.
+// with markers as tokens, and the latter with what llama.cpp puts around a whole text. KEY overrides metadata. The first
+// line gives the end-of-generation ids.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,15 +32,21 @@ static void ids(const struct llama_vocab * vocab, const char * text, int32_t len
 }
 
 int main(int argc, char ** argv) {
-    struct llama_model_kv_override overrides[2];
+    struct llama_model_kv_override overrides[8];
     memset(overrides, 0, sizeof overrides);
     struct llama_model_params params = llama_model_default_params();
     llama_log_set(quiet, NULL);
     params.vocab_only = true;
-    if (argc > 2) {
-        overrides[0].tag = LLAMA_KV_OVERRIDE_TYPE_STR;
-        strcpy(overrides[0].key, "tokenizer.ggml.pre");
-        snprintf(overrides[0].val_str, sizeof overrides[0].val_str, "%s", argv[2]);
+    for (int i = 0; i < 7 && 3 * i + 4 < argc; i++) {
+        struct llama_model_kv_override * o = &overrides[i];
+        snprintf(o->key, sizeof o->key, "%s", argv[3 * i + 2]);
+        if (strcmp(argv[3 * i + 3], "bool") == 0) {
+            o->tag = LLAMA_KV_OVERRIDE_TYPE_BOOL;
+            o->val_bool = strcmp(argv[3 * i + 4], "true") == 0;
+        } else {
+            o->tag = LLAMA_KV_OVERRIDE_TYPE_STR;
+            snprintf(o->val_str, sizeof o->val_str, "%s", argv[3 * i + 4]);
+        }
         params.kv_overrides = overrides;
     }
     struct llama_model * model = llama_model_load_from_file(argv[1], params);

@@ -8,7 +8,8 @@ mod python;
 
 use std::fmt;
 
-use minijinja::value::Value;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
 use minijinja::{Environment, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -70,9 +71,8 @@ impl ChatTemplate {
     pub fn new(source: impl Into<String>, bos: &str, eos: &str) -> Result<Self> {
         let source = source.into();
         let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_keep_trailing_newline(false);
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(|e| Error::Template(describe(&e)))?);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_unknown_method_callback(python::method);
         environment.set_fuel(Some(FUEL));
@@ -82,7 +82,7 @@ impl ChatTemplate {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(said))
         });
         environment.add_function("strftime_now", |format: &str| {
-            python::strftime(format, &jiff::Zoned::now())
+            python::strftime(format, &jiff::ZonedDateTime::now())
                 .map_err(|e| minijinja::Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {e}")))
         });
         environment
@@ -105,7 +105,7 @@ impl ChatTemplate {
         extra: &Map<String, serde_json::Value>,
     ) -> Result<String> {
         let given = [
-            ("messages", Value::serialize(messages)),
+            ("messages", Value::from(Serde(messages))),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
@@ -113,7 +113,7 @@ impl ChatTemplate {
             ("documents", Value::from(())),
         ];
         let given = given.into_iter().map(|(name, value)| (name.to_owned(), value));
-        let extra = extra.iter().map(|(name, value)| (name.clone(), Value::serialize(value)));
+        let extra = extra.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value))));
         let variables: std::collections::BTreeMap<String, Value> = given.chain(extra).collect();
         let template = self.environment.get_template(NAME).map_err(|e| Error::Template(describe(&e)))?;
         template.render(variables).map_err(|error| {

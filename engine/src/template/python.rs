@@ -2,7 +2,7 @@
 //!
 //! It knows no template.
 
-use jiff::Zoned;
+use jiff::ZonedDateTime;
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
@@ -12,7 +12,7 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
 }
 
 /// `strftime` of Python, at `now`.
-pub(super) fn strftime(format: &str, now: &Zoned) -> Result<String, jiff::Error> {
+pub(super) fn strftime(format: &str, now: &ZonedDateTime) -> Result<String, jiff::Error> {
     jiff::fmt::strtime::format(format, now)
 }
 
@@ -100,7 +100,7 @@ impl Layout {
                         out.push_str(&self.item);
                     }
                     self.line(depth + 1, out);
-                    self.write(&item?, depth + 1, out)?;
+                    self.write(&item, depth + 1, out)?;
                 }
                 if !empty {
                     self.line(depth, out);
@@ -110,7 +110,6 @@ impl Layout {
             ValueKind::Map => {
                 let mut entries = Vec::new();
                 for key in value.try_iter()? {
-                    let key = key?;
                     let item = value.get_item(&key)?;
                     let name = match key.kind() {
                         ValueKind::None => "null".to_owned(),

@@ -16,6 +16,11 @@ pub use source::{JsonTokenizer, Roles, Style, TokenizerSource, Vocabulary};
 
 use crate::Result;
 
+/// The names of pre-tokenizers (`tokenizer.ggml.pre`) that byte-level vocabularies may have, sorted.
+pub fn pre_tokenizers() -> Vec<&'static str> {
+    pre::names()
+}
+
 /// What special-token text in a text means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
