@@ -10,6 +10,7 @@ mod generate;
 mod kv;
 pub mod memory;
 mod model;
+pub mod open;
 pub mod plan;
 pub mod prepare;
 pub mod rope;
@@ -17,7 +18,7 @@ pub mod sample;
 mod sequence;
 pub mod spec;
 pub mod stop;
-// pub mod template;
+pub mod template;
 pub mod tokenizer;
 
 pub use error::{Error, Result};

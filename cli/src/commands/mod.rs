@@ -2,6 +2,7 @@
 
 mod completions;
 mod pull;
+mod run;
 mod synth;
 
 use clap::{Parser, Subcommand};
@@ -17,6 +18,7 @@ pub(crate) struct Cli {
 /// Every subcommand.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Run(Box<run::Args>),
     Pull(pull::Args),
     Synth(synth::Args),
     Completions(completions::Args),
@@ -26,6 +28,7 @@ impl Command {
     /// Does what was asked.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Run(args) => run::run(&args),
             Command::Pull(args) => pull::run(&args),
             Command::Synth(args) => synth::run(&args),
             Command::Completions(args) => completions::run(&args),

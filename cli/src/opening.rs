@@ -1,0 +1,74 @@
+//! Opening a model with a bar while its weights are prepared, and the device it runs on.
+//!
+//! It does not know what the model is opened for.
+
+use std::path::Path;
+
+use anyhow::Context;
+use cpu::{CpuDevice, Isa};
+use engine::open::{Event, Opened};
+use indicatif::ProgressBar;
+
+use crate::failure::usage;
+use crate::places::Places;
+use crate::progress;
+
+/// Opens the model at `path`; a pack is kept in the cache.
+pub(crate) fn open(path: &Path, places: &Places) -> anyhow::Result<Opened> {
+    let mut watch = Watch::new(path);
+    Ok(engine::open::open(path, Some(&places.packs), &mut |event| watch.on(event))?)
+}
+
+/// Shows what happens while weights are prepared.
+pub(crate) struct Watch {
+    name: String,
+    bar: Option<ProgressBar>,
+    is_packing: bool,
+}
+
+impl Watch {
+    /// For the model at `path`.
+    pub(crate) fn new(path: &Path) -> Self {
+        let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Watch { name, bar: None, is_packing: false }
+    }
+
+    /// Shows an event.
+    pub(crate) fn on(&mut self, event: Event<'_>) {
+        let (is_packing, done, total) = match event {
+            Event::Note(text) => return progress::note(text),
+            Event::Hashing { done, total } => (false, done, total),
+            Event::Packing { done, total } => (true, done, total),
+            _ => return,
+        };
+        if self.bar.is_none() || self.is_packing != is_packing {
+            let doing = if is_packing { "preparing" } else { "hashing" };
+            self.bar = Some(progress::bytes(format!("{doing} {}", self.name), total));
+            self.is_packing = is_packing;
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+            if done == total {
+                bar.finish_and_clear();
+            }
+        }
+    }
+}
+
+/// The CPU with the kernel table that `PLUMB_ISA` names, else the best one.
+pub(crate) fn device(threads: Option<usize>) -> anyhow::Result<CpuDevice> {
+    let isa = match std::env::var("PLUMB_ISA") {
+        Ok(name) if !name.is_empty() => Isa::from_name(&name).context("PLUMB_ISA")?,
+        _ => {
+            let best = Isa::best();
+            if best == Isa::Portable {
+                progress::note(
+                    "this CPU has no AVX2: the portable kernels run, which are several times slower",
+                );
+            }
+            best
+        }
+    };
+    let threads = threads.unwrap_or_else(cpu::default_threads);
+    CpuDevice::new(isa, threads).map_err(|e| usage(e.to_string()))
+}
