@@ -28,11 +28,9 @@ fn check(what: &str, tokenizer: &Tokenizer, golden: &Golden) {
         let as_text = &golden.as_text[i];
         let as_tokens = golden.as_tokens[i].as_ref().unwrap_or(as_text);
         let whole = golden.whole[i].as_ref().unwrap_or(as_tokens);
-        for (special, bos, expected) in [
-            (Special::AsText, false, as_text),
-            (Special::AsTokens, false, as_tokens),
-            (Special::AsTokens, true, whole),
-        ] {
+        for (special, bos, expected) in
+            [(Special::AsText, false, as_text), (Special::AsTokens, false, as_tokens), (Special::AsTokens, true, whole)]
+        {
             let found = tokenizer.encode(text, special, bos).unwrap();
             if found != *expected {
                 wrong.push(format!("{text:?} {special:?}:\n  expected {expected:?}\n  found    {found:?}"));
@@ -109,7 +107,7 @@ fn every_named_pre_tokenizer_cuts_as_the_reference_does() {
 #[test]
 fn scores_with_and_without_a_space_before_the_text() {
     let golden: std::collections::HashMap<String, Golden> = read("spaced.json");
-    let base = metadata(&common::golden("spaced.gguf"));
+    let base = metadata(&reference::golden("spaced.gguf"));
     for (case, key, value) in [
         ("prefix", "general.name", Value::Str("spaced".into())),
         ("no_prefix", "tokenizer.ggml.add_space_prefix", Value::Bool(false)),
