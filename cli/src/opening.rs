@@ -23,34 +23,26 @@ pub(crate) fn open(path: &Path, places: &Places) -> anyhow::Result<Opened> {
 pub(crate) struct Watch {
     name: String,
     bar: Option<ProgressBar>,
-    is_packing: bool,
 }
 
 impl Watch {
     /// For the model at `path`.
     pub(crate) fn new(path: &Path) -> Self {
         let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Watch { name, bar: None, is_packing: false }
+        Watch { name, bar: None }
     }
 
     /// Shows an event.
     pub(crate) fn on(&mut self, event: Event<'_>) {
-        let (is_packing, done, total) = match event {
+        let (done, total) = match event {
             Event::Note(text) => return progress::note(text),
-            Event::Hashing { done, total } => (false, done, total),
-            Event::Packing { done, total } => (true, done, total),
+            Event::Packing { done, total } => (done, total),
             _ => return,
         };
-        if self.bar.is_none() || self.is_packing != is_packing {
-            let doing = if is_packing { "preparing" } else { "hashing" };
-            self.bar = Some(progress::bytes(format!("{doing} {}", self.name), total));
-            self.is_packing = is_packing;
-        }
-        if let Some(bar) = &self.bar {
-            bar.set_position(done);
-            if done == total {
-                bar.finish_and_clear();
-            }
+        let bar = self.bar.get_or_insert_with(|| progress::bytes(format!("preparing {}", self.name), total));
+        bar.set_position(done);
+        if done >= total {
+            bar.finish_and_clear();
         }
     }
 }

@@ -20,14 +20,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The source is hashed.
-    Hashing {
-        /// Bytes done.
-        done: u64,
-        /// Of so many.
-        total: u64,
-    },
-    /// The weights are prepared.
+    /// The weights are prepared, and the source is hashed where the pack is kept.
     Packing {
         /// Bytes done.
         done: u64,
@@ -125,9 +118,7 @@ pub fn write(path: &Path, pack: &Path, watch: &mut Watch<'_>) -> Result<Reservoi
     }
     let file = WeightFile::open(path)?;
     let preparation = prepare(&file)?;
-    let mut source = Source::of(file.paths())?;
-    source.hash(&mut |done, total| watch(Event::Hashing { done, total }))?;
-    let builder = preparation.builder(source)?;
+    let builder = preparation.builder(Source::of(file.paths())?)?;
     let mut fill = |part, out: &mut [u8]| preparation.fill(&file, part, out);
     Ok(builder.write_file(pack, &mut fill, &mut |done, total| watch(Event::Packing { done, total }))?)
 }
