@@ -7,7 +7,12 @@ use std::path::Path;
 use anyhow::Context;
 use cpu::{CpuDevice, Isa};
 use engine::open::{Event, Opened};
+use engine::prepare::{self, ModelBundle, Preparation};
+use engine::tokenizer::TokenizerSource;
 use indicatif::ProgressBar;
+use tensor::files::WeightFile;
+use tensor::op::Kind;
+use tensor::reservoir::Reservoir;
 
 use crate::failure::usage;
 use crate::places::Places;
@@ -17,6 +22,30 @@ use crate::progress;
 pub(crate) fn open(path: &Path, places: &Places) -> anyhow::Result<Opened> {
     let mut watch = Watch::new(path);
     Ok(engine::open::open(path, Some(&places.packs), &mut |event| watch.on(event))?)
+}
+
+/// What a model's file says, without its weights.
+pub(crate) struct Description {
+    pub(crate) bundle: ModelBundle,
+    pub(crate) tokenizer: Option<TokenizerSource>,
+    /// Name and form of each tensor as prepared, in the order a step meets them.
+    pub(crate) tensors: Vec<(String, Kind)>,
+}
+
+/// Reads a model's description. Nothing is prepared or kept.
+pub(crate) fn describe(path: &Path) -> anyhow::Result<Description> {
+    if engine::open::is_pack(path)? {
+        let weights = Reservoir::open(path)?;
+        let tensors = weights.entries().iter().map(|entry| (entry.name.clone(), entry.kind)).collect();
+        return Ok(Description {
+            bundle: weights.model()?,
+            tokenizer: prepare::tokenizer(&weights)?,
+            tensors,
+        });
+    }
+    let Preparation { bundle, tokenizer, tensors, .. } = prepare::prepare(&WeightFile::open(path)?)?;
+    let tensors = tensors.into_iter().map(|tensor| (tensor.name, tensor.kind)).collect();
+    Ok(Description { bundle, tokenizer, tensors })
 }
 
 /// Shows what happens while weights are prepared.

@@ -84,7 +84,10 @@ fn verify_one(pack: &Path) -> anyhow::Result<()> {
         bar.set_length(source.len_bytes());
         source.verify(&mut |done, _| bar.set_position(done))?;
     } else {
-        progress::note(format!("{}: its source is no longer where it was, so only the pack was read", pack.display()));
+        progress::note(format!(
+            "{}: its source is no longer where it was, so only the pack was read",
+            pack.display()
+        ));
     }
     bar.finish_and_clear();
     Ok(())
@@ -121,7 +124,12 @@ pub(crate) fn ls(args: &LsArgs) -> anyhow::Result<()> {
             .context("standard output")?;
     }
     let total: u64 = rows.iter().map(|row| row.bytes).sum();
-    progress::note(format!("{} packs, {:.1} MB, in {}", rows.len(), total as f64 / 1e6, places.packs.display()));
+    progress::note(format!(
+        "{} packs, {:.1} MB, in {}",
+        rows.len(),
+        total as f64 / 1e6,
+        places.packs.display()
+    ));
     Ok(())
 }
 
@@ -206,14 +214,15 @@ fn pack_of(name: &str, places: &Places) -> anyhow::Result<PathBuf> {
     if path.components().count() == 1 && named.exists() {
         return Ok(named);
     }
-    let model = models::find(name, places)?.unwrap_or_else(|| path.to_path_buf());
+    let model = models::find(name, places).unwrap_or_else(|| path.to_path_buf());
     let pack = places.packs.join(format!("{}.plumb", pack_name(&model)));
     if pack.exists() {
         return Ok(pack);
     }
     // A model that is gone may have left its pack.
     let of_stem = |pack: &PathBuf| {
-        let source = Reservoir::open(pack).ok().and_then(|w| w.source().files.first().map(|f| f.path.clone()));
+        let source =
+            Reservoir::open(pack).ok().and_then(|w| w.source().files.first().map(|f| f.path.clone()));
         source.is_some_and(|source| Path::new(&source).file_stem().is_some_and(|stem| stem == name))
     };
     let left: Vec<PathBuf> = in_cache(places)?.into_iter().filter(of_stem).collect();
@@ -222,4 +231,3 @@ fn pack_of(name: &str, places: &Places) -> anyhow::Result<PathBuf> {
         Err(_) => bail!("{name}: no pack of that name or model in {}", places.packs.display()),
     }
 }
-

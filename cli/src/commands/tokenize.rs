@@ -63,5 +63,5 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The tokenizer's source, without preparing any weights.
 fn source(path: &std::path::Path, name: &str) -> anyhow::Result<TokenizerSource> {
-    opening::peek(path)?.tokenizer.with_context(|| format!("{name} has no tokenizer"))
+    opening::describe(path)?.tokenizer.with_context(|| format!("{name} has no tokenizer"))
 }

@@ -122,8 +122,7 @@ impl Session {
             let mut generation = model.generate(tokenizer, prompt, options)?;
             let mut text = String::new();
             let mut first_token = None;
-            // Not `for`: the generation is finished by value afterwards.
-            while let Some(chunk) = generation.next() {
+            for chunk in generation.by_ref() {
                 let chunk = chunk?;
                 first_token.get_or_insert_with(|| start.elapsed());
                 if !chunk.text.is_empty() {
