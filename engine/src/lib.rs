@@ -10,6 +10,7 @@ mod generate;
 mod kv;
 pub mod memory;
 mod model;
+pub mod open;
 pub mod plan;
 pub mod prepare;
 pub mod rope;
