@@ -2,8 +2,8 @@
 
 mod reference;
 
-use reference::{golden, metadata, model};
 use engine::tokenizer::{Special, Tokenizer, TokenizerSource};
+use reference::{golden, metadata, model};
 use tensor::files::Value;
 
 #[derive(serde::Deserialize)]
@@ -109,7 +109,7 @@ fn every_named_pre_tokenizer_cuts_as_the_reference_does() {
 #[test]
 fn scores_with_and_without_a_space_before_the_text() {
     let golden: std::collections::HashMap<String, Golden> = read("spaced.json");
-    let base = metadata(&common::golden("spaced.gguf"));
+    let base = metadata(&reference::golden("spaced.gguf"));
     for (case, key, value) in [
         ("prefix", "general.name", Value::Str("spaced".into())),
         ("no_prefix", "tokenizer.ggml.add_space_prefix", Value::Bool(false)),
