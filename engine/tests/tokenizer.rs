@@ -28,11 +28,9 @@ fn check(what: &str, tokenizer: &Tokenizer, golden: &Golden) {
         let as_text = &golden.as_text[i];
         let as_tokens = golden.as_tokens[i].as_ref().unwrap_or(as_text);
         let whole = golden.whole[i].as_ref().unwrap_or(as_tokens);
-        for (special, bos, expected) in [
-            (Special::AsText, false, as_text),
-            (Special::AsTokens, false, as_tokens),
-            (Special::AsTokens, true, whole),
-        ] {
+        for (special, bos, expected) in
+            [(Special::AsText, false, as_text), (Special::AsTokens, false, as_tokens), (Special::AsTokens, true, whole)]
+        {
             let found = tokenizer.encode(text, special, bos).unwrap();
             if found != *expected {
                 wrong.push(format!("{text:?} {special:?}:\n  expected {expected:?}\n  found    {found:?}"));

@@ -48,7 +48,7 @@ MAKERS = {
     "typical": ("llama_sampler_init_typical", [F, Z]),
     "xtc": ("llama_sampler_init_xtc", [F, F, Z, U]),
     "top_n_sigma": ("llama_sampler_init_top_n_sigma", [F]),
-    "penalties": ("llama_sampler_init_penalties", [I, F, F, F]),
+    "penalties": ("llama_sampler_init_penalties", [I, I, F, F, F]),
 }
 for symbol, arguments in MAKERS.values():
     getattr(lib, symbol).argtypes, getattr(lib, symbol).restype = arguments, c.c_void_p
@@ -60,6 +60,7 @@ lib.llama_sampler_free.argtypes = [c.c_void_p]
 
 def make(kind, *arguments):
     if kind != "dry":
+        arguments = (1000, *arguments) if kind == "penalties" else arguments  # the vocabulary's size
         return getattr(lib, MAKERS[kind][0])(*arguments), None
     *numbers, breakers = arguments
     inner = [(I * 1)(b) for b in breakers]

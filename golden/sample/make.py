@@ -40,18 +40,28 @@ assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DB
 assert philox([MASK32] * 4, [MASK32] * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
-def words(group, seed, choice, position):
+def words(what, seed, choice, position):
     high = (position >> 32 & 0xFFFF) | (choice >> 32 & 0xFFFF) << 16
-    return philox([group, position & MASK32, choice & MASK32, high], [seed & MASK32, seed >> 32])
+    return philox([what, position & MASK32, choice & MASK32, high], [seed & MASK32, seed >> 32])
 
 
 def uniform(word):
     return (word + 0.5) / 2.0**32
 
 
+def coin(seed, choice, position):
+    return uniform(words(2**30, seed, choice, position)[0])
+
+
 def gumbels(n, seed, choice, position):
-    flat = [w for g in range((n + 3) // 4) for w in words(g, seed, choice, position)]
-    return np.array([-math.log(-math.log(uniform(w))) for w in flat[:n]])
+    """-ln of exponential arrivals: in each block of 64 tokens the earliest, its token, and by how much others are later."""
+    noise = []
+    for block in range((n + 63) // 64):
+        earliest = -math.log(uniform(words(2**31 + block // 4, seed, choice, position)[block % 4])) / 64
+        first = words(2**31 + 2**30 + block, seed, choice, position)[0] % 64
+        own = [w for g in range(16) for w in words(16 * block + g, seed, choice, position)]
+        noise += [-math.log(earliest - (0 if i == first else math.log(uniform(w)))) for i, w in enumerate(own)]
+    return np.array(noise[:n])
 
 
 # Curves.
@@ -171,7 +181,7 @@ def distribution(logits, history, config, choice=0, position=0, mask=None):
     if c["min_p"] > 0:
         tokens, p = softmax(alive)
         alive = keep(alive, [t for t, q in zip(tokens, p) if q >= c["min_p"] * p[0] * (1 - 1e-15)])
-    if c["xtc_probability"] > 0 and uniform(words(MASK32, c["seed"], choice, position)[0]) < c["xtc_probability"]:
+    if c["xtc_probability"] > 0 and coin(c["seed"], choice, position) < c["xtc_probability"]:
         tokens, p = softmax(alive)
         likely = int(np.sum(p >= c["xtc_threshold"]))
         if likely > 1:

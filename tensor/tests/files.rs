@@ -234,6 +234,16 @@ mod opening_errors {
         assert_says(&message(folder.path()), &["missing", name]);
     }
 
+    /// As an interrupted download into the hub's cache leaves them.
+    #[test]
+    fn a_dangling_link_is_not_an_absent_file() {
+        let folder = copy_folder(&golden("huggingface"));
+        let tokenizer = folder.path().join("tokenizer.json");
+        std::fs::remove_file(&tokenizer).unwrap();
+        std::os::unix::fs::symlink("../blobs/absent", &tokenizer).unwrap();
+        assert_says(&message(folder.path()), &["tokenizer.json", "No such file"]);
+    }
+
     #[test]
     fn an_index_that_disagrees_with_its_shards_or_leaves_the_folder() {
         let folder = copy_folder(&golden("huggingface"));

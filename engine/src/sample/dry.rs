@@ -13,10 +13,11 @@ pub(super) fn is_on(config: &SamplerConfig) -> bool {
     config.dry_multiplier != 0.0 && config.dry_last_n != Some(0)
 }
 
-/// Penalises the tokens that would go on repeating; those outside the vocabulary are passed over.
-pub(super) fn apply(logits: &mut [f32], history: &[u32], config: &SamplerConfig) {
+/// Penalises the tokens that would go on repeating; those outside the vocabulary are passed over. `breakers` are the
+/// configuration's, sorted.
+pub(super) fn apply(logits: &mut [f32], history: &[u32], config: &SamplerConfig, breakers: &[u32]) {
     let allowed = config.dry_allowed_length as usize;
-    for (token, repeat) in repeats(history, config) {
+    for (token, repeat) in repeats(history, config, breakers) {
         let Some(logit) = logits.get_mut(token as usize).filter(|l| **l > f32::NEG_INFINITY) else {
             continue;
         };
@@ -26,12 +27,12 @@ pub(super) fn apply(logits: &mut [f32], history: &[u32], config: &SamplerConfig)
 }
 
 /// For every token to penalise, the length of the longest repeat that it would continue: at least the allowed length.
-fn repeats(history: &[u32], config: &SamplerConfig) -> BTreeMap<u32, usize> {
+fn repeats(history: &[u32], config: &SamplerConfig, breakers: &[u32]) -> BTreeMap<u32, usize> {
     let window = super::window(history, config.dry_last_n);
     let allowed = config.dry_allowed_length as usize;
-    let breakers = &config.dry_sequence_breakers;
+    let breaks = |token: &u32| breakers.binary_search(token).is_ok();
     let mut longest = BTreeMap::new();
-    let unbroken = window.iter().rev().take_while(|t| !breakers.contains(t)).count();
+    let unbroken = window.iter().rev().take_while(|t| !breaks(t)).count();
     if window.len() <= allowed || unbroken < allowed {
         return longest;
     }
@@ -39,7 +40,7 @@ fn repeats(history: &[u32], config: &SamplerConfig) -> BTreeMap<u32, usize> {
     let newest: Vec<u32> = window.iter().rev().copied().collect();
     for (k, length) in common_prefixes(&newest).into_iter().enumerate().skip(1) {
         let (token, repeat) = (newest[k - 1], length.min(unbroken));
-        if repeat >= allowed && !breakers.contains(&token) {
+        if repeat >= allowed && !breaks(&token) {
             let seen = longest.entry(token).or_insert(repeat);
             *seen = repeat.max(*seen);
         }

@@ -31,16 +31,41 @@ pub(super) fn exp_nonpositive(x: f32) -> f32 {
 /// Σ e^(logit − best) over all logits, none above `best`.
 pub(super) fn sum_exp(logits: &[f32], best: f32) -> f64 {
     let mut sums = [0.0_f64; LANES];
-    let (blocks, rest) = logits.as_chunks::<LANES>();
-    for block in blocks {
-        for (sum, &logit) in sums.iter_mut().zip(block) {
-            *sum += f64::from(exp_nonpositive(logit - best));
+    in_rows(logits, |row| {
+        let mut terms = [0.0_f32; LANES];
+        for i in 0..LANES {
+            terms[i] = exp_nonpositive(row[i] - best);
         }
-    }
-    for (sum, &logit) in sums.iter_mut().zip(rest) {
-        *sum += f64::from(exp_nonpositive(logit - best));
-    }
+        for i in 0..LANES {
+            sums[i] += f64::from(terms[i]);
+        }
+    });
     tree(sums)
+}
+
+/// Σ e^d · d over all logits, d = logit − best, none above `best`.
+pub(super) fn sum_exp_distance(logits: &[f32], best: f32) -> f64 {
+    let mut sums = [0.0_f64; LANES];
+    in_rows(logits, |row| {
+        for i in 0..LANES {
+            // From here down e^d is 0, and d may be −∞.
+            let d = if row[i] - best > -87.0 { row[i] - best } else { -87.0 };
+            sums[i] += f64::from(exp_nonpositive(d)) * f64::from(d);
+        }
+    });
+    tree(sums)
+}
+
+/// Hands out the logits in rows of [`LANES`], the last one filled up with −∞.
+#[inline(always)]
+fn in_rows(logits: &[f32], mut each: impl FnMut(&[f32; LANES])) {
+    let (rows, rest) = logits.as_chunks::<LANES>();
+    rows.iter().for_each(&mut each);
+    if !rest.is_empty() {
+        let mut row = [f32::NEG_INFINITY; LANES];
+        row[..rest.len()].copy_from_slice(rest);
+        each(&row);
+    }
 }
 
 fn tree(mut lanes: [f64; LANES]) -> f64 {
@@ -54,21 +79,23 @@ fn tree(mut lanes: [f64; LANES]) -> f64 {
     lanes[0]
 }
 
-/// Population standard deviation of the logits above −∞.
+/// Population standard deviation of the logits above −∞, of which `best` is the greatest.
+///
+/// One pass: sums of the distances from the best and of their squares, in f64.
 pub(super) fn deviation(logits: &[f32], best: f32) -> f64 {
-    let alive = |logit: f32| logit > f32::NEG_INFINITY;
-    let count = logits.iter().filter(|&&l| alive(l)).count().max(1) as f64;
-    let sum = |term: &dyn Fn(f64) -> f64| {
-        let mut sums = [0.0_f64; LANES];
-        for block in logits.chunks(LANES) {
-            for (sum, &logit) in sums.iter_mut().zip(block) {
-                *sum += if alive(logit) { term(f64::from(logit) - f64::from(best)) } else { 0.0 };
-            }
+    let (mut sums, mut squares, mut counts) = ([0.0_f64; LANES], [0.0_f64; LANES], [0_u32; LANES]);
+    in_rows(logits, |row| {
+        for i in 0..LANES {
+            let alive = row[i] > f32::NEG_INFINITY;
+            let x = f64::from(if alive { row[i] } else { best }) - f64::from(best);
+            sums[i] += x;
+            squares[i] += x * x;
+            counts[i] += u32::from(alive);
         }
-        tree(sums)
-    };
-    let mean = sum(&|x| x) / count;
-    (sum(&|x| (x - mean) * (x - mean)) / count).sqrt()
+    });
+    let count = f64::from(counts.iter().sum::<u32>().max(1));
+    let mean = tree(sums) / count;
+    (tree(squares) / count - mean * mean).max(0.0).sqrt()
 }
 
 /// The greatest logit and the lowest token that has it.
@@ -76,10 +103,6 @@ pub(super) fn deviation(logits: &[f32], best: f32) -> f64 {
 pub(super) struct Best {
     pub(super) token: u32,
     pub(super) logit: f32,
-}
-
-fn is_broken(logit: f32) -> bool {
-    logit.is_nan() || logit == f32::INFINITY
 }
 
 /// Finds the best token in one pass and, if asked, the maximum of every block of [`BLOCK`] tokens.
@@ -91,38 +114,52 @@ pub(super) fn scan(logits: &[f32], mut block_max: Option<&mut Vec<f32>>) -> Resu
         maxima.reserve(logits.len().div_ceil(BLOCK));
     }
     let mut best = Best { token: 0, logit: f32::NEG_INFINITY };
-    let mut broken = false;
-    for (index, block) in logits.chunks(BLOCK).enumerate() {
-        let mut lanes = [f32::NEG_INFINITY; LANES];
-        let mut bad = [false; LANES];
-        let (rows, rest) = block.as_chunks::<LANES>();
+    let mut nans = [0_u32; LANES];
+    let mut index = 0;
+    let mut each = |block: &[f32; BLOCK]| {
+        let (rows, _) = block.as_chunks::<LANES>();
+        let mut lanes = rows[0];
         for row in rows {
             for i in 0..LANES {
                 lanes[i] = if row[i] > lanes[i] { row[i] } else { lanes[i] };
-                bad[i] |= is_broken(row[i]);
+                nans[i] |= u32::from(row[i].is_nan());
             }
         }
-        for (i, &logit) in rest.iter().enumerate() {
-            lanes[i] = if logit > lanes[i] { logit } else { lanes[i] };
-            bad[i] |= is_broken(logit);
-        }
-        broken |= bad.contains(&true);
-        let max = lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
+        let max = max_of(lanes);
         if max > best.logit {
-            best = Best { token: (index * BLOCK) as u32, logit: max };
+            best = Best { token: index, logit: max };
         }
+        index += BLOCK as u32;
         if let Some(maxima) = &mut block_max {
             maxima.push(max);
         }
+    };
+    let (blocks, rest) = logits.as_chunks::<BLOCK>();
+    blocks.iter().for_each(&mut each);
+    if !rest.is_empty() {
+        let mut block = [f32::NEG_INFINITY; BLOCK];
+        block[..rest.len()].copy_from_slice(rest);
+        each(&block);
     }
-    if broken {
-        let token = logits.iter().position(|&l| is_broken(l)).unwrap_or(0);
-        return Err(token as u32);
+    if nans.contains(&1) || best.logit == f32::INFINITY {
+        let broken = |logit: f32| logit.is_nan() || logit == f32::INFINITY;
+        return Err(logits.iter().position(|&l| broken(l)).unwrap_or(0) as u32);
     }
     let first = best.token as usize;
     let inside = logits[first.min(logits.len())..].iter().position(|&l| l == best.logit).unwrap_or(0);
     best.token = (first + inside) as u32;
     Ok(best)
+}
+
+fn max_of(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] = if lanes[i + half] > lanes[i] { lanes[i + half] } else { lanes[i] };
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 #[cfg(test)]

@@ -76,7 +76,10 @@ pub struct Sampler {
     config: SamplerConfig,
     seed: u64,
     vocab_size: usize,
+    /// The configuration's breakers, sorted.
+    breakers: Vec<u32>,
     adjusted: Vec<f32>,
+    counts: Vec<u32>,
     room: Room,
 }
 
@@ -99,7 +102,10 @@ impl Sampler {
             Some(seed) => seed,
             None => getrandom::u64()?,
         };
-        Ok(Sampler { config, seed, vocab_size, adjusted: Vec::new(), room: Room::default() })
+        let mut breakers = config.dry_sequence_breakers.clone();
+        breakers.sort_unstable();
+        let (adjusted, counts, room) = (Vec::new(), Vec::new(), Room::default());
+        Ok(Sampler { config, seed, vocab_size, breakers, adjusted, counts, room })
     }
 
     /// The configuration, as it was given.
@@ -266,7 +272,7 @@ impl Sampler {
         position: u64,
         mask: Option<TokenMask<'_>>,
     ) -> Result<Outcome<'a>> {
-        let Sampler { config, vocab_size, adjusted, room, .. } = self;
+        let Sampler { config, vocab_size, breakers, adjusted, counts, room, .. } = self;
         let config: &SamplerConfig = config;
         if logits.len() != *vocab_size {
             return Err(Error::LogitCount { position, expected: *vocab_size, found: logits.len() });
@@ -281,10 +287,10 @@ impl Sampler {
             adjusted.extend_from_slice(logits);
             bias::apply(adjusted, &config.logit_bias);
             if penalties::is_on(config) {
-                penalties::apply(adjusted, history, config);
+                penalties::apply(adjusted, history, config, counts);
             }
             if dry::is_on(config) {
-                dry::apply(adjusted, history, config);
+                dry::apply(adjusted, history, config, breakers);
             }
             if let Some(mask) = mask {
                 mask.apply(adjusted);

@@ -117,13 +117,29 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Removes the `n` best tokens, fewer than there are.
-    pub(super) fn drop_top(&mut self, n: usize) {
-        let list = self.ranked_list(n + 1);
-        let best = list[n].logit;
-        self.room.list.drain(..n);
-        self.ranked -= n;
-        self.best = best;
+    /// Removes the tokens that rank before `first`, one of those in the running.
+    pub(super) fn drop_before(&mut self, first: Candidate) {
+        self.list();
+        self.room.list.retain(|c| by_rank(c, &first).is_ge());
+        self.ranked = 0;
+        self.best = first.logit;
+    }
+
+    /// The tokens in the running whose logit is at least `least` and at most `most`.
+    pub(super) fn between(&self, least: f64, most: f64) -> Vec<Candidate> {
+        let inside = |logit: f32| (least..=most).contains(&f64::from(logit)) && logit > f32::NEG_INFINITY;
+        if self.narrowed {
+            return self.room.list.iter().filter(|c| inside(c.logit)).copied().collect();
+        }
+        let mut found = Vec::new();
+        for (block, (logits, &max)) in self.logits.chunks(BLOCK).zip(&self.room.block_max).enumerate() {
+            if f64::from(max) >= least {
+                let tokens = logits.iter().enumerate().filter(|(_, l)| inside(**l));
+                found
+                    .extend(tokens.map(|(i, &logit)| Candidate { token: (block * BLOCK + i) as u32, logit }));
+            }
+        }
+        found
     }
 
     /// The list, its first `n` (or all) being the best, in order.
@@ -156,6 +172,17 @@ impl<'a> Pool<'a> {
         }
         let best = self.best;
         self.ranked_list(usize::MAX).iter().map(|c| weight(c.logit, best)).fold(0.0, |a, b| a + b)
+    }
+
+    /// Sum of e^d · d, d = logit − best, over what is in the running.
+    pub(super) fn sum_exp_distance(&mut self) -> f64 {
+        let best = self.best;
+        if let Some(logits) = self.all_logits() {
+            return math::sum_exp_distance(logits, best);
+        }
+        let terms = self.ranked_list(usize::MAX).iter();
+        let terms = terms.map(|c| weight(c.logit, best) * (f64::from(c.logit) - f64::from(best)));
+        terms.fold(0.0, |a, b| a + b)
     }
 
     /// Keeps the fewest best tokens whose mass reaches `share` of the whole.
@@ -203,12 +230,11 @@ impl<'a> Pool<'a> {
             .filter(move |&logit| f64::from(logit) >= least)
     }
 
-    /// Keeps exactly these, some of those in the running.
-    pub(super) fn replace(&mut self, kept: impl Iterator<Item = Candidate>) {
-        let list = &mut self.room.list;
-        list.clear();
-        list.extend(kept);
-        self.best = list.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
+    /// Keeps exactly these, at least one of those in the running.
+    pub(super) fn replace(&mut self, kept: &[Candidate]) {
+        self.room.list.clear();
+        self.room.list.extend_from_slice(kept);
+        self.best = kept.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max);
         self.narrowed = true;
         self.ranked = 0;
     }

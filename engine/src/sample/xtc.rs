@@ -3,16 +3,16 @@
 //!
 //! As in llama.cpp, probabilities are those of what the steps before have left, renormalised, and no token is special.
 
-use super::pool::{Pool, weight};
+use super::pool::{Pool, by_rank};
 
 /// Removes all but the least probable of the tokens with a probability of at least `threshold`.
 ///
 /// The caller has thrown the coin.
 pub(super) fn apply(pool: &mut Pool<'_>, threshold: f64) {
-    let total = pool.sum_exp();
-    let best = pool.best();
-    let likely = pool.list().iter().filter(|c| weight(c.logit, best) / total >= threshold).count();
-    if likely > 1 {
-        pool.drop_top(likely - 1);
+    let least = f64::from(pool.best()) + libm::log(threshold * pool.sum_exp());
+    let likely = pool.between(least, f64::INFINITY);
+    let last = likely.iter().max_by(|a, b| by_rank(a, b));
+    if let (Some(&last), 2..) = (last, likely.len()) {
+        pool.drop_before(last);
     }
 }

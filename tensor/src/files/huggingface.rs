@@ -171,7 +171,8 @@ fn parse_index(text: &str, file: &str) -> Result<BTreeMap<String, String>> {
 /// The text of `folder/name`, or `None` if there is no such file; a found file is noted in `paths`.
 fn optional_text(folder: &Path, name: &str, paths: &mut Vec<PathBuf>) -> Result<Option<String>> {
     let path = folder.join(name);
-    if matches!(path.try_exists(), Ok(false)) {
+    // A dangling link is a file that should be there: opening it tells.
+    if path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
         return Ok(None);
     }
     let mut text = String::new();
