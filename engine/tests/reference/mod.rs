@@ -1,5 +1,5 @@
 //! Metadata of GGUF files for the tokenizer tests, and where the models are.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::path::PathBuf;
 
