@@ -30,7 +30,13 @@ pub struct LoadOptions {
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { context: None, sequences: 1, keep_prefixes: true, private_weights: false, available_bytes: None }
+        LoadOptions {
+            context: None,
+            sequences: 1,
+            keep_prefixes: true,
+            private_weights: false,
+            available_bytes: None,
+        }
     }
 }
 

@@ -142,3 +142,19 @@ fn text_of_prompt_and_answer_is_the_tokens_text() {
         .collect();
     assert_eq!(text, String::from_utf8_lossy(&bytes));
 }
+
+#[test]
+fn a_broken_model_is_an_error_that_names_the_position() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../golden/models/llama-64.gguf");
+    let file = WeightFile::open(path).unwrap();
+    let prepared = prepare(&file).unwrap();
+    let tokenizer = Tokenizer::build(prepared.tokenizer.as_ref().unwrap()).unwrap();
+    let mut spec = prepared.bundle.spec.clone();
+    spec.embed_scale = f32::MAX; // infinities, and from the first norm on NaN
+    let weights = Arc::new(prepared.in_memory(&file).unwrap());
+    let mut model = Model::load(&CpuDevice::best().unwrap(), spec, weights, &LoadOptions::default()).unwrap();
+    let mut generation = model.generate(&tokenizer, &prompt(20), seeded(5)).unwrap();
+    let e = generation.next().unwrap().unwrap_err();
+    assert!(matches!(&e, Error::Sample(_)) && e.to_string().contains("position 20"), "{e}");
+    assert!(generation.next().is_none());
+}

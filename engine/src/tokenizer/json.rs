@@ -156,7 +156,8 @@ pub(super) fn roles(
         Some(token) => as_id(&token["id"]),
         None => as_id(&file["model"]["vocab"][text]),
     };
-    let special = |id: u32| added.iter().any(|token| as_id(&token["id"]) == Some(id) && token["special"] == true);
+    let special =
+        |id: u32| added.iter().any(|token| as_id(&token["id"]) == Some(id) && token["special"] == true);
     // A token is named by its text, or by an object that has it.
     let named = |key: &str| {
         let value = &config[key];

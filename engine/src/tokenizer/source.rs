@@ -368,7 +368,10 @@ pub(super) fn ids_by_text(tokens: &[String]) -> Result<HashMap<&str, u32>> {
 }
 
 /// Ids of the well-known end texts that the vocabulary has.
-pub(super) fn ends_by_text(id_of: impl Fn(&str) -> Option<u32>, is_control: impl Fn(u32) -> bool) -> HashSet<u32> {
+pub(super) fn ends_by_text(
+    id_of: impl Fn(&str) -> Option<u32>,
+    is_control: impl Fn(u32) -> bool,
+) -> HashSet<u32> {
     let sure = END_TEXTS.iter().filter_map(|text| id_of(text));
     let declared = id_of(END_TEXT_IF_CONTROL).filter(|id| is_control(*id));
     sure.chain(declared).collect()
