@@ -57,9 +57,12 @@ const COUNTERS: usize = 4;
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
+/// What all threads run together.
+type Body<'a> = dyn Fn(&Worker<'_>) + Sync + 'a;
+
 /// A job's function, its lifetime erased: [`Pool::run`] returns only after every thread has left it.
 #[derive(Clone, Copy)]
-struct Job(*const (dyn Fn(&Worker<'_>) + Sync));
+struct Job(*const Body<'static>);
 
 // SAFETY: the function behind the pointer is Sync, and outlives its use by the pool's protocol.
 unsafe impl Send for Job {}
@@ -161,7 +164,7 @@ impl Pool {
             c.0.store(0, Ordering::Relaxed);
         }
         // SAFETY: only the lifetime changes. No thread holds the pointer after the last barrier below.
-        let job = unsafe { std::mem::transmute::<*const (dyn Fn(&Worker<'_>) + Sync), _>(f) };
+        let job = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(f) };
         *s.job.lock().unwrap_or_else(|e| e.into_inner()) = Some(Job(job));
         s.start.open();
         work(s, 0, f);

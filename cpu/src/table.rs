@@ -325,7 +325,7 @@ impl Table {
     }
 
     /// out = x as f16.
-    pub(crate) fn to_half(&self, x: &[f32], out: &mut [u16]) {
+    pub(crate) fn store_half(&self, x: &[f32], out: &mut [u16]) {
         assert!(x.len() == out.len() && x.len().is_multiple_of(16), "multiples of 16");
         let args = HalfArgs { x: x.as_ptr(), out: out.as_mut_ptr(), len: x.len() };
         // SAFETY: as above.

@@ -121,13 +121,13 @@ impl StepView<'_> {
                     // position of it this unit's.
                     unsafe {
                         let k = self.row(qkv, row, k_col, l.k_dim);
-                        self.core.table.to_half(k, &mut half[..l.k_dim]);
+                        self.core.table.store_half(k, &mut half[..l.k_dim]);
                         let keys = block.add(l.key_offset(kv_head)).cast::<u16>();
                         for (ch, &bits) in half[..l.k_dim].iter().enumerate() {
                             *keys.add(ch * BLOCK_POSITIONS + at) = bits;
                         }
                         let v = self.row(qkv, row, v_col, l.v_dim);
-                        self.core.table.to_half(v, &mut half[..l.v_dim]);
+                        self.core.table.store_half(v, &mut half[..l.v_dim]);
                         let values = block.add(l.value_offset(kv_head)).cast::<u16>().add(at * l.v_dim);
                         std::ptr::copy_nonoverlapping(half.as_ptr(), values, l.v_dim);
                     }
