@@ -96,7 +96,7 @@ fn settings_out_of_range_are_named() {
     let cache = tempfile::tempdir().unwrap();
     let with = |flags: &[&str]| fails(complete(cache.path(), &golden("llama-64.gguf"), "a").args(flags), 1);
     assert!(with(&["--top-p", "1.5"]).contains("top_p"));
-    assert!(with(&["--temp", "-1"]).contains("temperature"));
+    assert!(with(&["--temp=-1"]).contains("temperature"));
     assert!(with(&["--hlg", "width=4,nonsense=1"]).contains("nonsense"));
     let curve = cache.path().join("curve.json");
     let points = r#"[{"x_pct":1,"y_pct":1},{"x_pct":50,"y_pct":40},{"x_pct":50,"y_pct":60},{"x_pct":100,"y_pct":100}]"#;

@@ -16,15 +16,15 @@ fn smollm(prompt: &str) -> Command {
 
 #[test]
 fn the_default_model_answers() {
-    let output = ok(smollm("What is the capital of France?").args(["--max-tokens", "30"]));
-    assert!(stdout(&output).contains("Paris"), "{}", stdout(&output));
+    let output = ok(smollm("What color is the sky?").args(["--max-tokens", "30"]));
+    assert!(stdout(&output).contains("blue"), "{}", stdout(&output));
 }
 
 #[test]
 fn a_lone_argument_with_spaces_is_a_prompt_for_the_default_model() {
-    let args = ["run", "What is the capital of France?", "--temp", "0", "--max-tokens", "30"];
+    let args = ["run", "What color is the sky?", "--temp", "0", "--max-tokens", "30"];
     let output = ok(plumb(&kept_cache()).args(args));
-    assert!(stdout(&output).contains("Paris"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("blue"), "{}", stdout(&output));
 }
 
 #[test]
@@ -72,10 +72,9 @@ fn a_prompt_comes_from_the_argument_a_file_or_a_pipe() {
     let cache = tempfile::tempdir().unwrap();
     let model = golden("llama-64.gguf");
     let expected = json(&mut complete(cache.path(), &model, "one two"));
-    assert_eq!(
-        expected["prompt_tokens"], 9,
-        "a beginning token, the space put before a text, and seven bytes"
-    );
+    let tokenize = ["tokenize", model.to_str().unwrap(), "one two", "--bos"];
+    let ids = json(plumb(cache.path()).args(tokenize))["ids"].clone();
+    assert_eq!(expected["prompt_tokens"], ids.as_array().unwrap().len());
 
     let file = cache.path().join("prompt.txt");
     std::fs::write(&file, "one two").unwrap();
@@ -118,13 +117,13 @@ fn a_seed_decides_the_text() {
 
 #[test]
 fn an_answer_ends_before_a_stop_text() {
-    let whole = json(smollm("Count from one to ten.").args(["--max-tokens", "40"]));
+    let whole = json(smollm("Name three colours.").args(["--max-tokens", "40"]));
     let whole = whole["text"].as_str().unwrap();
     // A word from the middle that does not come earlier.
     let word =
         whole.split_whitespace().skip(5).find(|w| w.len() > 3 && whole.matches(w).count() == 1).unwrap();
     let report =
-        json(smollm("Count from one to ten.").args(["--max-tokens", "40", "--stop", "§", "--stop", word]));
+        json(smollm("Name three colours.").args(["--max-tokens", "40", "--stop", "§", "--stop", word]));
     assert_eq!(report["finish_reason"], "stop");
     assert_eq!(report["text"].as_str().unwrap(), &whole[..whole.find(word).unwrap()]);
 }
@@ -246,10 +245,10 @@ def wait(text):
     seen = seen[seen.index(text) + len(text):]
 wait(b"/help tells more")
 wait(b"> ")
-os.write(fd, b"What is the capital of France?\r")
-wait(b"Paris")
+os.write(fd, b"What color is the sky?\r")
+wait(b"blue")
 wait(b"> ")
-os.write(fd, b"And of Italy?\r")
+os.write(fd, b"And the grass?\r")
 wait(b"> ")
 os.write(fd, b"/stats\r")
 wait(b"kept from before")
