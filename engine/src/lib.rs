@@ -2,7 +2,8 @@
 //!
 //! It runs models on any [`tensor`] device handed to it; it names no backend and has no unsafe code.
 //!
-//! A model answers like this (the device is the `cpu` crate's):
+//! # From a file to text
+//! The device is the `cpu` crate's.
 //!
 //! ```
 //! use engine::{GenerateOptions, LoadOptions, Model, open::open, tokenizer::Special};
