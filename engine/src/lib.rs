@@ -3,26 +3,26 @@
 //! It runs models on any [`tensor`] device handed to it; it names no backend and has no unsafe code.
 //!
 //! # From a file to text
-//! ```
-//! use std::{io::Write, sync::Arc};
-//! use engine::{GenerateOptions, LoadOptions, Model, prepare::prepare, tokenizer::{Special, Tokenizer}};
+//! The device is the `cpu` crate's.
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let file = tensor::files::WeightFile::open("../golden/models/llama-64.gguf")?;
-//! let prepared = prepare(&file)?;
-//! let weights = Arc::new(prepared.in_memory(&file)?);
-//! let tokenizer = Tokenizer::build(prepared.tokenizer.as_ref().ok_or("no tokenizer")?)?;
+//! ```
+//! use engine::{GenerateOptions, LoadOptions, Model, open::open, tokenizer::Special};
+//!
+//! # fn main() -> engine::Result<()> {
+//! # let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../golden/models/llama-64.gguf"));
+//! let opened = open(path, None, &mut |_| {})?; // or a folder for prepared weights in place of None
+//! let tokenizer = opened.tokenizer()?;
 //! let device = cpu::CpuDevice::best()?;
-//! let mut model = Model::load(&device, prepared.bundle.spec, weights, &LoadOptions::default())?;
+//! let mut model = Model::load(&device, opened.bundle.spec, opened.weights, &LoadOptions::default())?;
 //! let prompt = tokenizer.encode("Once upon a time", Special::AsText, true)?;
-//! let options = GenerateOptions { max_tokens: Some(8), ..GenerateOptions::default() };
+//! let options = GenerateOptions { max_tokens: Some(16), ..GenerateOptions::default() };
 //! for chunk in model.generate(&tokenizer, &prompt, options)? {
 //!     print!("{}", chunk?.text);
-//!     std::io::stdout().flush()?;
 //! }
 //! # Ok(())
 //! # }
 //! ```
+//!
 //! `examples/batch.rs` steps a batch of sequences by hand.
 #![forbid(unsafe_code)]
 

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     for Piece { id, printable, control } in pieces {
         let marker = if control { "  (special)" } else { "" };
-        writeln!(out, "{id:>8}  {printable:?}{marker}").context("standard output")?;
+        writeln!(out, "{id:>8}  \"{printable}\"{marker}").context("standard output")?;
     }
     Ok(())
 }
