@@ -95,7 +95,8 @@ impl StopStrings {
         self.held.push_str(chunk);
         for (at, c) in chunk.char_indices() {
             let end = seen + at + c.len_utf8();
-            let ended = self.stops.iter().enumerate().filter(|(_, stop)| self.held[..end].ends_with(stop.as_str()));
+            let ended =
+                self.stops.iter().enumerate().filter(|(_, stop)| self.held[..end].ends_with(stop.as_str()));
             if let Some((i, stop)) = ended.max_by_key(|(_, stop)| stop.len()) {
                 let start = end - stop.len();
                 self.found = Some(i);
@@ -107,7 +108,8 @@ impl StopStrings {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0);
         let may_begin = |at: usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[at..]));
         let from = self.held.len().saturating_sub(longest);
-        let keep = (from..self.held.len()).filter(|at| self.held.is_char_boundary(*at)).find(|at| may_begin(*at));
+        let keep =
+            (from..self.held.len()).filter(|at| self.held.is_char_boundary(*at)).find(|at| may_begin(*at));
         let keep = keep.unwrap_or(self.held.len());
         let rest = self.held.split_off(keep);
         std::mem::replace(&mut self.held, rest)

@@ -51,6 +51,26 @@ pub enum Error {
         /// Bytes that could be had.
         available_bytes: u64,
     },
+    /// A prepared file of another version of the format: packing the source again cures it.
+    #[error("{}: expected pack format {expected}, found {found}", path.display())]
+    PackVersion {
+        /// The `.plumb` file.
+        path: PathBuf,
+        /// The version that this build reads and writes.
+        expected: u32,
+        /// The file's version.
+        found: u32,
+    },
+    /// Stored bytes are not those that were written.
+    #[error("{what}: expected checksum {expected}, found {found}")]
+    Checksum {
+        /// The tensor or section, with its file.
+        what: String,
+        /// The checksum recorded when it was written.
+        expected: String,
+        /// The checksum of what is there now.
+        found: String,
+    },
 }
 
 impl Error {

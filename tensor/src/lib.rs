@@ -4,9 +4,15 @@
 //! It knows no model architecture, no tokenizer, no kernel beyond scalar reference decoders, and no backend.
 
 pub mod blocks;
+pub mod device;
 pub mod dtype;
 mod error;
 pub mod files;
+pub mod kv;
+pub mod map;
+pub mod op;
+pub mod panels;
+pub mod reservoir;
 
 pub use dtype::Encoding;
 pub use error::{Error, Result};

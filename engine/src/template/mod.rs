@@ -136,7 +136,8 @@ const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// The message with its reasoning under the names that templates read, as transformers hands it to them.
 fn with_reasoning(message: &Message) -> Cow<'_, Message> {
-    let Some(reasoning) = REASONING.iter().filter_map(|name| message.more.get(*name)).find(|r| !r.is_null()) else {
+    let Some(reasoning) = REASONING.iter().filter_map(|name| message.more.get(*name)).find(|r| !r.is_null())
+    else {
         return Cow::Borrowed(message);
     };
     let mut named = message.clone();
@@ -188,7 +189,9 @@ mod tests {
     #[test]
     fn generation_tags_keep_their_white_space_control() {
         assert_eq!(
-            without_generation_blocks("a {%- generation %}x{% endgeneration -%} b {% if generation %}{% endif %}"),
+            without_generation_blocks(
+                "a {%- generation %}x{% endgeneration -%} b {% if generation %}{% endif %}"
+            ),
             "a {%- if true %}x{% endif -%} b {% if generation %}{% endif %}"
         );
         assert_eq!(without_generation_blocks("{% generation"), "{% generation");

@@ -46,9 +46,8 @@ pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
         }
         _ => None,
     };
-    let (item, key) = separators.unwrap_or_else(|| {
-        (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned())
-    });
+    let (item, key) =
+        separators.unwrap_or_else(|| (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()));
     let layout = Layout {
         item,
         key,

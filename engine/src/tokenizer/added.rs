@@ -52,7 +52,8 @@ impl Added {
             done = found.end();
             if strips_right {
                 let rest = &text[done..];
-                done += rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\x0B').len();
+                done += rest.len()
+                    - rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '\x0B').len();
             }
         }
         if done < text.len() {

@@ -68,7 +68,14 @@ mod tests {
     fn published_characters_of_the_alphabet() {
         // From the published table: space, newline, tab, delete, soft hyphen, 'A', 'ÿ'.
         for (byte, c) in [
-            (b' ', 'Ġ'), (b'\n', 'Ċ'), (b'\t', 'ĉ'), (0x7F, 'ġ'), (0xAD, 'Ń'), (b'A', 'A'), (0xFF, 'ÿ'), (0, 'Ā'),
+            (b' ', 'Ġ'),
+            (b'\n', 'Ċ'),
+            (b'\t', 'ĉ'),
+            (0x7F, 'ġ'),
+            (0xAD, 'Ń'),
+            (b'A', 'A'),
+            (0xFF, 'ÿ'),
+            (0, 'Ā'),
         ] {
             assert_eq!(CHARS[byte as usize], c);
         }

@@ -58,7 +58,9 @@ macro_rules! contractions {
 macro_rules! words {
     ($numbers:literal) => {
         concat!(
-            contractions!(), r"|[^\r\n\p{L}\p{N}]?\p{L}+|", $numbers,
+            contractions!(),
+            r"|[^\r\n\p{L}\p{N}]?\p{L}+|",
+            $numbers,
             r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
         )
     };
@@ -67,9 +69,13 @@ macro_rules! words {
 macro_rules! cased_words {
     ($contractions:expr, $numbers:literal) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+", $contractions,
-            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*", $contractions,
-            "|", $numbers, r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+            $contractions,
+            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+            $contractions,
+            "|",
+            $numbers,
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
         )
     };
 }
@@ -116,27 +122,46 @@ const DEEPSEEK_LETTERS: Step = Split(
 const DEEPSEEK_MARKS: Step =
     Split(r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+", Keep);
 static TABLE: &[Named] = &[
-    row(
-        &["default"],
-        &[Split(r"[\p{P}$+<=>\^~|]+", Keep), GPT2, Split(r"\p{N}+", Keep), THREE_DIGITS],
-    ),
+    row(&["default"], &[Split(r"[\p{P}$+<=>\^~|]+", Keep), GPT2, Split(r"\p{N}+", Keep), THREE_DIGITS]),
     row(
         &[
-            "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4", "gigachat", "mellum",
-            "a.x-4.0", "modern-bert", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en", "jina-v2-code",
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+            "gigachat",
+            "mellum",
+            "a.x-4.0",
+            "modern-bert",
+            "jina-es",
+            "jina-de",
+            "jina-v2-es",
+            "jina-v2-de",
+            "jina-v1-en",
+            "jina-v2-code",
             "roberta-bpe",
         ],
         &[GPT2],
     ),
     row(
-        &[
-            "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2",
-        ],
+        &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
         &[ONE_NUMBER, GPT2],
     ),
     Named {
         names: &[
-            "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+            "llama-bpe",
+            "llama3",
+            "llama-v3",
+            "falcon3",
+            "falcon-h1",
+            "pixtral",
+            "midm-2.0",
+            "lfm2",
+            "jina-v5-nano",
         ],
         steps: &[LLAMA3],
         ignore_merges: true,
@@ -152,7 +177,15 @@ static TABLE: &[Named] = &[
     },
     row(
         &[
-            "qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2",
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "megrez",
+            "stablelm2",
+            "hunyuan",
+            "solar-open",
+            "grok-2",
         ],
         &[QWEN2],
     ),
@@ -202,24 +235,32 @@ static TABLE: &[Named] = &[
             GiveBackInLine,
         )],
     ),
-    row(
-        &["falcon"],
-        &[Split(r"[\p{P}$+<=>\^~|`]+", Keep), GPT2, THREE_DIGITS],
-    ),
+    row(&["falcon"], &[Split(r"[\p{P}$+<=>\^~|`]+", Keep), GPT2, THREE_DIGITS]),
     row(
         &["deepseek-llm"],
         &[
-            Split(r"[\r\n]", Keep), DEEPSEEK_LETTERS, DEEPSEEK_MARKS, Split(r"\s+$", Keep), DEEPSEEK_CJK,
+            Split(r"[\r\n]", Keep),
+            DEEPSEEK_LETTERS,
+            DEEPSEEK_MARKS,
+            Split(r"\s+$", Keep),
+            DEEPSEEK_CJK,
             Split(r"\p{N}+", Keep),
         ],
     ),
     row(
         &["deepseek-coder"],
         &[
-            Split(r"[\r\n]", Keep), Split(r"\s?\p{L}+", Keep), Split(r"\s?\p{P}+", Keep), DEEPSEEK_CJK, ONE_NUMBER,
+            Split(r"[\r\n]", Keep),
+            Split(r"\s?\p{L}+", Keep),
+            Split(r"\s?\p{P}+", Keep),
+            DEEPSEEK_CJK,
+            ONE_NUMBER,
         ],
     ),
-    row(&["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"], &[THREE_NUMBERS, IDEOGRAPHS, DEEPSEEK3_WORDS]),
+    row(
+        &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
+        &[THREE_NUMBERS, IDEOGRAPHS, DEEPSEEK3_WORDS],
+    ),
     Named {
         names: &["tekken"],
         steps: &[Split(cased_words!("", r"\p{N}"), GiveBackInLine)],

@@ -97,19 +97,67 @@ pub struct Roles {
 
 /// Texts of tokens that end a generation in the published model families, whatever their file says of them.
 const END_TEXTS: &[&str] = &[
-    "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>",
-    "<|calls|>", "<|flush|>", "<end_of_turn>", "<turn|>", "<|tool_response>", "<eos>", "<EOT>", "_<EOT>", "[EOT]",
-    "[EOS]", "[e~[", "<end_of_utterance>", "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>", "<|fim_pad|>", "<fim-pad>",
-    "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
+    "<end_of_utterance>",
+    "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
 ];
 /// An end marker, too, but only where the file declares it to be a control token: elsewhere it is mark-up (struck text).
 const END_TEXT_IF_CONTROL: &str = "</s>";
 /// Texts of other markers that files have been seen to declare as ordinary text: around code to be filled in.
 const MARKER_TEXTS: &[&str] = &[
-    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<\u{FF5C}fim\u{2581}begin\u{FF5C}>", "<PRE>", "\u{2581}<PRE>",
-    "<|code_prefix|>", "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<\u{FF5C}fim\u{2581}hole\u{FF5C}>",
-    "<SUF>", "\u{2581}<SUF>", "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>",
-    "<\u{FF5C}fim\u{2581}end\u{FF5C}>", "<MID>", "\u{2581}<MID>", "<|code_middle|>", "<|middle|>",
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<\u{FF5C}fim\u{2581}begin\u{FF5C}>",
+    "<PRE>",
+    "\u{2581}<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<\u{FF5C}fim\u{2581}hole\u{FF5C}>",
+    "<SUF>",
+    "\u{2581}<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<\u{FF5C}fim\u{2581}end\u{FF5C}>",
+    "<MID>",
+    "\u{2581}<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
 ];
 
 /// `tokenizer.ggml.token_type` values.
@@ -135,15 +183,16 @@ impl TokenizerSource {
         Vocabulary::from_gguf(metadata).map(|v| TokenizerSource::Vocabulary(Box::new(v)))
     }
 
-    /// The tokenizer of a Hugging Face folder: the content of tokenizer.json, and, where the folder has them, of
-    /// tokenizer_config.json and generation_config.json (or config.json), which name the beginning and ending tokens.
+    /// The tokenizer of a Hugging Face folder: the content of tokenizer.json, of tokenizer_config.json where there is one
+    /// (it names the beginning and ending tokens), and of generation_config.json and config.json as far as they are there
+    /// (they list ids that end a generation).
     pub fn from_json(
         tokenizer: impl Into<String>,
-        tokenizer_config: Option<&str>,
-        generation_config: Option<&str>,
+        tokenizer_config: Option<&serde_json::Value>,
+        configs: &[&serde_json::Value],
     ) -> Result<Self> {
         let json = tokenizer.into();
-        let roles = json::roles(&json, tokenizer_config, generation_config)?;
+        let roles = json::roles(&json, tokenizer_config, configs)?;
         Ok(TokenizerSource::Json(Box::new(JsonTokenizer { json, roles })))
     }
 
@@ -215,7 +264,8 @@ impl Vocabulary {
             Style::ByteLevel { pre } => pre::adds_bos(pre),
             Style::Spaced { .. } => true,
         };
-        let add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default) && bos.is_some();
+        let add_bos =
+            metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos_default) && bos.is_some();
         let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && eos.is_some();
 
         let byte = of_type(token_type::BYTE);
@@ -245,7 +295,8 @@ impl Vocabulary {
         user_defined.retain(|id| !control.contains(id) && !look_alikes.contains(id));
 
         let merges = if model == "llama" {
-            let scores = metadata.require("tokenizer.ggml.scores", metadata.floats("tokenizer.ggml.scores")?)?;
+            let scores =
+                metadata.require("tokenizer.ggml.scores", metadata.floats("tokenizer.ggml.scores")?)?;
             if scores.len() < tokens.len() {
                 return Err(malformed(
                     "tokenizer.ggml.scores",
@@ -318,7 +369,10 @@ pub(super) fn ids_by_text(tokens: &[String]) -> Result<HashMap<&str, u32>> {
 }
 
 /// Ids of the well-known end texts that the vocabulary has.
-pub(super) fn ends_by_text(id_of: impl Fn(&str) -> Option<u32>, is_control: impl Fn(u32) -> bool) -> HashSet<u32> {
+pub(super) fn ends_by_text(
+    id_of: impl Fn(&str) -> Option<u32>,
+    is_control: impl Fn(u32) -> bool,
+) -> HashSet<u32> {
     let sure = END_TEXTS.iter().filter_map(|text| id_of(text));
     let declared = id_of(END_TEXT_IF_CONTROL).filter(|id| is_control(*id));
     sure.chain(declared).collect()

@@ -112,9 +112,8 @@ impl VocabularyTokenizer {
         }
         let bpe = builder.build().map_err(failed)?;
 
-        let entry = |id: &u32| {
-            (*id, tokens[*id as usize].as_str(), source.strips_right.binary_search(id).is_ok())
-        };
+        let entry =
+            |id: &u32| (*id, tokens[*id as usize].as_str(), source.strips_right.binary_search(id).is_ok());
         let user_defined = Added::new(source.user_defined.iter().map(entry))?;
         let markers = source.control.iter().chain(&source.look_alikes);
         let all = Added::new(source.user_defined.iter().chain(markers).map(entry))?;

@@ -1,0 +1,306 @@
+//! Attention over a ragged batch: what there is to do, and how threads share it.
+//!
+//! A span of one token is split at tile boundaries: each (tile, KV head) is a unit that leaves its (maximum, sum, output)
+//! in `parts`, and a second stage folds them in position order. Longer spans are split into runs of query rows, and
+//! each unit walks its tiles in order, folding as it goes. Both orders are the same.
+
+use tensor::device::Span;
+use tensor::kv::{BLOCK_POSITIONS, KvLayer};
+use tensor::op::{BufferId, Plan};
+
+use super::{StepView, widest_state};
+use crate::attention::{QueryRow, TileArgs, state_len};
+use crate::pool::Worker;
+
+/// Tokens of one unit of a longer span.
+const UNIT_TOKENS: usize = 16;
+
+/// Most query rows of one unit: a KV head's group of query heads for each token.
+const MAX_ROWS: usize = UNIT_TOKENS * MAX_GROUP;
+
+/// Most query heads that share a KV head.
+const MAX_GROUP: usize = 32;
+
+/// A share of a step's attention, for each KV head.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AttentionUnit {
+    /// One tile for a span of one token; its result goes to slot `slot`.
+    Tile { span: usize, tile: usize, slot: usize },
+    /// Tokens `from..to` of a span.
+    Tokens { span: usize, from: usize, to: usize },
+}
+
+/// One attention operation.
+pub(super) struct Attention<'a> {
+    pub(super) qkv: BufferId,
+    pub(super) dst: BufferId,
+    pub(super) layer: &'a KvLayer,
+    pub(super) heads: usize,
+    pub(super) scale: f32,
+    pub(super) softcap: f32,
+    pub(super) window: Option<usize>,
+}
+
+/// The first position that a query sees.
+fn first_seen(position: usize, window: Option<usize>) -> usize {
+    window.map_or(0, |w| (position + 1).saturating_sub(w))
+}
+
+/// The units of a step, per KV group.
+pub(super) fn units(plan: &Plan, step: &[Span<'_>]) -> Vec<Vec<AttentionUnit>> {
+    let list = |window: Option<usize>| {
+        let mut units = Vec::new();
+        let mut slot = 0;
+        // Long runs first: they are the largest units.
+        for (span, s) in step.iter().enumerate().filter(|(_, s)| s.tokens.len() > 1) {
+            for from in (0..s.tokens.len()).step_by(UNIT_TOKENS).rev() {
+                units.push(AttentionUnit::Tokens {
+                    span,
+                    from,
+                    to: (from + UNIT_TOKENS).min(s.tokens.len()),
+                });
+            }
+        }
+        for (span, s) in step.iter().enumerate().filter(|(_, s)| s.tokens.len() == 1) {
+            for tile in first_seen(s.start, window) / BLOCK_POSITIONS..=s.start / BLOCK_POSITIONS {
+                units.push(AttentionUnit::Tile { span, tile, slot });
+                slot += 1;
+            }
+        }
+        units
+    };
+    plan.kv.groups.iter().map(|g| list(g.window)).collect()
+}
+
+/// f32 elements of `parts` that the step needs.
+pub(super) fn parts_len(plan: &Plan, units: &[Vec<AttentionUnit>]) -> usize {
+    let slots = |u: &Vec<AttentionUnit>| u.iter().filter(|u| matches!(u, AttentionUnit::Tile { .. })).count();
+    let heads = widest_heads(plan);
+    units.iter().map(slots).max().unwrap_or(0) * heads * widest_state(plan)
+}
+
+fn widest_heads(plan: &Plan) -> usize {
+    let heads = |op: &tensor::op::Op| match op {
+        tensor::op::Op::Attention { heads, .. } => Some(*heads),
+        _ => None,
+    };
+    plan.ops.iter().filter_map(heads).max().unwrap_or(0)
+}
+
+/// f32 elements of scratch that one thread needs: the widened tile, four results, and the states of a unit's rows.
+pub(super) fn scratch_len(plan: &Plan) -> usize {
+    let tile = plan.kv.layers.iter().map(|l| (l.k_dim + l.v_dim) * BLOCK_POSITIONS).max().unwrap_or(0);
+    let group = plan.kv.layers.iter().map(|l| widest_heads(plan) / l.kv_heads.max(1)).max().unwrap_or(0);
+    tile + (4 + UNIT_TOKENS * group) * widest_state(plan)
+}
+
+impl StepView<'_> {
+    /// The first stage: tiles of single tokens, whole runs of longer spans.
+    pub(super) fn attend_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
+        let (units, kv_heads) = (&self.units[a.layer.group], a.layer.kv_heads);
+        while let Some(range) = w.take(units.len() * kv_heads, 1) {
+            for u in range {
+                let (unit, kv_head) = (units[u / kv_heads], u % kv_heads);
+                match unit {
+                    AttentionUnit::Tile { span, tile, slot } => {
+                        self.one_tile(w, a, kv_head, span, tile, slot)
+                    }
+                    AttentionUnit::Tokens { span, from, to } => {
+                        self.run_of_tokens(w, a, kv_head, span, from, to)
+                    }
+                }
+            }
+        }
+    }
+
+    /// The second stage: folds the tiles of single tokens.
+    pub(super) fn fold_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
+        let units = &self.units[a.layer.group];
+        let first = units.iter().position(|u| matches!(u, AttentionUnit::Tile { .. })).unwrap_or(units.len());
+        let tiles = &units[first..];
+        let len = state_len(a.layer.v_dim);
+        // Units of one span adjoin; each head of each such span is folded by one thread.
+        let spans = tiles.chunk_by(|a, b| span_of(a) == span_of(b)).count();
+        while let Some(range) = w.take(spans * a.heads, 1) {
+            for u in range {
+                let (n, head) = (u / a.heads, u % a.heads);
+                let Some(run) = tiles.chunk_by(|a, b| span_of(a) == span_of(b)).nth(n) else { continue };
+                let AttentionUnit::Tile { span, slot: first_slot, .. } = run[0] else { continue };
+                // SAFETY: each head's slots are touched by this unit alone in this stage.
+                unsafe {
+                    let state = self.part(a, first_slot, head);
+                    for i in 1..run.len() {
+                        let tile: &[f32] = self.part(a, first_slot + i, head);
+                        self.core.table.fold(state, tile);
+                    }
+                    debug_assert_eq!(state.len(), len);
+                    let row = self.first_row(span);
+                    let out = self.row_mut(a.dst, row, head * a.layer.v_dim, a.layer.v_dim);
+                    self.core.table.output(state, out);
+                }
+            }
+        }
+    }
+
+    /// The result slot of one tile for one query head.
+    ///
+    /// # Safety
+    /// No other thread touches that slot and head in this stage.
+    #[allow(clippy::mut_from_ref)] // disjointness is the caller's contract
+    unsafe fn part(&self, a: &Attention<'_>, slot: usize, head: usize) -> &mut [f32] {
+        let len = state_len(a.layer.v_dim);
+        // SAFETY: `parts_len` counted slots times heads of the widest state.
+        unsafe { std::slice::from_raw_parts_mut(self.parts.add((slot * a.heads + head) * len), len) }
+    }
+
+    /// The token row of a span's first token.
+    fn first_row(&self, span: usize) -> usize {
+        self.spans[..span].iter().map(|s| s.tokens.len()).sum()
+    }
+
+    fn one_tile(
+        &self,
+        w: &Worker<'_>,
+        a: &Attention<'_>,
+        kv_head: usize,
+        span: usize,
+        tile: usize,
+        slot: usize,
+    ) {
+        let (group, row) = (a.heads / a.layer.kv_heads, self.first_row(span));
+        let position = self.spans[span].start;
+        let Some((lo, hi)) = visible(position, a.window, tile) else { return };
+        for h in (0..group).step_by(MAX_GROUP) {
+            let mut rows = [EMPTY; MAX_GROUP];
+            let count = MAX_GROUP.min(group - h);
+            for (i, r) in rows.iter_mut().enumerate().take(count) {
+                let head = kv_head * group + h + i;
+                // SAFETY: queries are only read in this stage; the slot and head are this unit's alone.
+                unsafe {
+                    let q = self.row(a.qkv, row, head * a.layer.k_dim, a.layer.k_dim);
+                    let state = self.part(a, slot, head);
+                    *r = QueryRow { q: q.as_ptr(), state: state.as_mut_ptr(), lo, hi, first: true };
+                }
+            }
+            self.tile(w, a, kv_head, span, tile, &rows[..count]);
+        }
+    }
+
+    fn run_of_tokens(
+        &self,
+        w: &Worker<'_>,
+        a: &Attention<'_>,
+        kv_head: usize,
+        span: usize,
+        from: usize,
+        to: usize,
+    ) {
+        let group = a.heads / a.layer.kv_heads;
+        let per_pass = (MAX_ROWS / group).clamp(1, UNIT_TOKENS);
+        let mut t = from;
+        while t < to {
+            let end = (t + per_pass).min(to);
+            for h in (0..group).step_by(MAX_ROWS) {
+                self.rows_of_tokens(w, a, kv_head, span, t..end, h..(h + MAX_ROWS).min(group));
+            }
+            t = end;
+        }
+    }
+
+    /// Walks all tiles for some tokens and query heads of one KV head.
+    fn rows_of_tokens(
+        &self,
+        w: &Worker<'_>,
+        a: &Attention<'_>,
+        kv_head: usize,
+        span: usize,
+        tokens: std::ops::Range<usize>,
+        heads: std::ops::Range<usize>,
+    ) {
+        let (group, start) = (a.heads / a.layer.kv_heads, self.spans[span].start);
+        let (len, v_dim, k_dim) = (state_len(a.layer.v_dim), a.layer.v_dim, a.layer.k_dim);
+        let first_row = self.first_row(span);
+        let per_token = heads.len();
+        let scratch = &self.core.scratch[w.id];
+        let states_at = (k_dim + v_dim) * BLOCK_POSITIONS + 4 * len;
+        // SAFETY: the scratch is this thread's; the tile kernel uses what lies before the states.
+        let states = unsafe { scratch.get_mut(states_at, tokens.len() * per_token * len) };
+        let mut begun = [false; MAX_ROWS];
+        let first_tile = first_seen(start + tokens.start, a.window) / BLOCK_POSITIONS;
+        for tile in first_tile..=(start + tokens.end - 1) / BLOCK_POSITIONS {
+            let mut rows = [EMPTY; MAX_ROWS];
+            let mut count = 0;
+            for (i, t) in tokens.clone().enumerate() {
+                let Some((lo, hi)) = visible(start + t, a.window, tile) else { continue };
+                for (j, h) in heads.clone().enumerate() {
+                    let (head, index) = (kv_head * group + h, i * per_token + j);
+                    // SAFETY: queries are only read in this stage.
+                    let q = unsafe { self.row(a.qkv, first_row + t, head * k_dim, k_dim) };
+                    let state = states[index * len..].as_mut_ptr();
+                    rows[count] = QueryRow { q: q.as_ptr(), state, lo, hi, first: !begun[index] };
+                    begun[index] = true;
+                    count += 1;
+                }
+            }
+            self.tile(w, a, kv_head, span, tile, &rows[..count]);
+        }
+        for (i, t) in tokens.enumerate() {
+            for (j, h) in heads.clone().enumerate() {
+                let state = &states[(i * per_token + j) * len..][..len];
+                // SAFETY: this unit alone writes these tokens' outputs of these heads.
+                let out = unsafe { self.row_mut(a.dst, first_row + t, (kv_head * group + h) * v_dim, v_dim) };
+                self.core.table.output(state, out);
+            }
+        }
+    }
+
+    /// Runs the tile kernel over some rows.
+    fn tile(
+        &self,
+        w: &Worker<'_>,
+        a: &Attention<'_>,
+        kv_head: usize,
+        span: usize,
+        tile: usize,
+        rows: &[QueryRow],
+    ) {
+        if rows.is_empty() {
+            return;
+        }
+        let id = self.spans[span].tables[a.layer.group][tile];
+        let block = self.core.pools[a.layer.group].block(id.0);
+        // SAFETY: the block lies in the pool with the layer's keys and values at these offsets; the cache is only read
+        // in this stage; the scratch is this thread's and as long as `scratch_len` says.
+        unsafe {
+            let args = TileArgs {
+                rows: rows.as_ptr(),
+                count: rows.len(),
+                keys: block.add(a.layer.key_offset(kv_head)).cast(),
+                values: block.add(a.layer.value_offset(kv_head)).cast(),
+                k_dim: a.layer.k_dim,
+                v_dim: a.layer.v_dim,
+                scale: a.scale,
+                softcap: a.softcap,
+                scratch: self.core.scratch[w.id].ptr(),
+            };
+            self.core.table.tile(rows, args);
+        }
+    }
+}
+
+const EMPTY: QueryRow =
+    QueryRow { q: std::ptr::null(), state: std::ptr::null_mut(), lo: 0, hi: 0, first: true };
+
+fn span_of(u: &AttentionUnit) -> usize {
+    match u {
+        AttentionUnit::Tile { span, .. } | AttentionUnit::Tokens { span, .. } => *span,
+    }
+}
+
+/// The positions of a tile that a query sees, relative to the tile; `None` where it sees none.
+fn visible(position: usize, window: Option<usize>, tile: usize) -> Option<(u8, u8)> {
+    let base = tile * BLOCK_POSITIONS;
+    let lo = first_seen(position, window).saturating_sub(base).min(BLOCK_POSITIONS);
+    let hi = (position + 1).saturating_sub(base).min(BLOCK_POSITIONS);
+    (lo < hi).then_some((lo as u8, hi as u8))
+}

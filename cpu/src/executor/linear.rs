@@ -1,0 +1,254 @@
+//! Products with weights: the input is normalised and quantised once, then threads take panels.
+//!
+//! The quantised input lies in tiles of up to 64 columns, `[tile][block of 32][column]`, so that a panel's sub-block
+//! meets all columns of a tile in one run.
+
+use tensor::op::{BufferId, Epilogue, Norm, Part};
+use tensor::panels::{PANEL_ROWS, panel_bytes};
+
+use super::{GROUP_PANELS, StepView, TILE_COLUMNS};
+use crate::pool::Worker;
+use crate::rows::{Finish, FinishArgs};
+
+/// Blocks of 32 that one thread quantises at a time when there is a single row.
+const SEGMENT_BLOCKS: usize = 16;
+
+impl StepView<'_> {
+    /// Leaves norm(src) as quantised blocks, floats or both, as the parts need.
+    pub(super) fn prepare_input(&self, w: &Worker<'_>, src: BufferId, norm: Option<Norm>, parts: &[Part]) {
+        let (rows, width) = (self.buffer_rows(src), self.width(src));
+        let float = parts.iter().any(|p| self.weight(p.weight).matrix().0.is_float());
+        let int = parts.iter().any(|p| !self.weight(p.weight).matrix().0.is_float());
+        let Some(norm) = norm else {
+            if !int {
+                return;
+            }
+            let segments = (width / 32).div_ceil(SEGMENT_BLOCKS);
+            let chunk = if rows == 1 { 1 } else { segments };
+            while let Some(units) = w.take(rows * segments, chunk) {
+                for u in units {
+                    let (row, from) = (u / segments, u % segments * SEGMENT_BLOCKS);
+                    let count = SEGMENT_BLOCKS.min(width / 32 - from);
+                    // SAFETY: src is only read in this stage; each unit writes its own blocks.
+                    unsafe {
+                        let x = self.row(src, row, 32 * from, 32 * count);
+                        self.quantise(x, row, from, rows, width);
+                    }
+                }
+            }
+            return;
+        };
+        let weight = self.weight(norm.weight).vector();
+        while let Some(units) = w.take(rows, 1) {
+            for row in units {
+                // SAFETY: src is only read in this stage; scratch is the thread's; each unit writes its own row.
+                unsafe {
+                    let x = self.row(src, row, 0, width);
+                    let out = if float {
+                        self.core.floats.get_mut(row * width, width)
+                    } else {
+                        self.core.scratch[w.id].get_mut(0, width)
+                    };
+                    self.core.table.norm(x, weight, norm.eps, out);
+                    if int {
+                        self.quantise(out, row, 0, rows, width);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Quantises x, blocks `from…` of a row, to their places.
+    ///
+    /// # Safety
+    /// No other thread touches those blocks in this stage.
+    unsafe fn quantise(&self, x: &[f32], row: usize, from: usize, rows: usize, width: usize) {
+        let tile = row / TILE_COLUMNS;
+        let columns = TILE_COLUMNS.min(rows - tile * TILE_COLUMNS);
+        let at = tile * TILE_COLUMNS * (width / 32) + from * columns + row % TILE_COLUMNS;
+        let last = at + (x.len() / 32).saturating_sub(1) * columns;
+        assert!(last < self.core.blocks.len(), "block {last}");
+        // SAFETY: the last block written lies within the buffer; the rest is the caller's contract.
+        unsafe { self.core.table.quantise(x, self.core.blocks.ptr().add(at), columns) };
+    }
+
+    /// dst (then)= parts · input.
+    pub(super) fn products(
+        &self,
+        w: &Worker<'_>,
+        src: BufferId,
+        normed: bool,
+        parts: &[Part],
+        then: Epilogue,
+        dst: BufferId,
+    ) {
+        let rows = self.buffer_rows(src);
+        let tiles = rows.div_ceil(TILE_COLUMNS);
+        let glu = matches!(then, Epilogue::Glu(_));
+        let panels_of = |p: &Part| self.weight(p.weight).matrix().1.div_ceil(PANEL_ROWS);
+        // The parts of a gated unit advance together.
+        let listed = if glu { &parts[..1] } else { parts };
+        let total: usize = listed.iter().map(panels_of).sum();
+        let chunk = (total / (6 * w.threads())).clamp(1, 16).next_multiple_of(2);
+        while let Some(units) = w.take(tiles * total, chunk) {
+            let mut u = units.start;
+            while u < units.end {
+                let (tile, mut panel) = (u / total, u % total);
+                let mut part = 0;
+                while panel >= panels_of(&listed[part]) {
+                    panel -= panels_of(&listed[part]);
+                    part += 1;
+                }
+                let columns = TILE_COLUMNS.min(rows - tile * TILE_COLUMNS);
+                let most = self.group(&listed[part], columns).min(if glu { 1 } else { GROUP_PANELS });
+                let count = most.min(panels_of(&listed[part]) - panel).min(units.end - u);
+                let job = Job { w, src, normed, then, dst, tile, columns, panel, count };
+                if glu {
+                    self.gated(&job, parts);
+                } else {
+                    self.plain(&job, &parts[part]);
+                }
+                u += count;
+            }
+        }
+    }
+
+    /// Panels that one product call takes best.
+    fn group(&self, part: &Part, columns: usize) -> usize {
+        match (self.weight(part.weight).matrix().0.is_float(), columns) {
+            (true, 1) => 4,
+            (true, _) => 2,
+            (false, 1..=4) => 1,
+            (false, _) => 2,
+        }
+    }
+
+    /// Leaves `[columns][count][16]` products of some panels in `acc`.
+    fn product(&self, job: &Job<'_, '_>, part: &Part, acc: &mut [f32]) {
+        let weight = self.weight(part.weight);
+        let (encoding, _, cols) = weight.matrix();
+        let panels = weight.panels(job.panel, job.count);
+        let first = job.tile * TILE_COLUMNS;
+        if encoding.is_float() {
+            // SAFETY: activations are only read in this stage.
+            let x = unsafe {
+                if job.normed {
+                    self.core.floats.get(first * cols, job.columns * cols)
+                } else {
+                    let x = self.buffer(job.src).add(first * cols);
+                    std::slice::from_raw_parts(x, job.columns * cols)
+                }
+            };
+            self.core.table.float_product(encoding, panels, cols, x, acc);
+        } else {
+            acc.fill(0.0);
+            let (blocks, bytes) = (cols / 32, panel_bytes(encoding, cols));
+            // SAFETY: activations are only read in this stage.
+            let x = unsafe { self.core.blocks.get(first * blocks, job.columns * blocks) };
+            let mut both = [panels; 2];
+            for (slot, panel) in both.iter_mut().zip(panels.chunks_exact(bytes)) {
+                *slot = panel;
+            }
+            self.core.table.int_product(encoding, &both[..job.count], cols, x, job.columns, acc);
+        }
+    }
+
+    fn plain(&self, job: &Job<'_, '_>, part: &Part) {
+        let len = job.columns * job.count * PANEL_ROWS;
+        // SAFETY: the scratch is this thread's.
+        let acc = unsafe { self.core.scratch[job.w.id].get_mut(0, len) };
+        self.product(job, part, acc);
+        for i in 0..job.count {
+            let product = &acc[i * PANEL_ROWS..];
+            self.finish(job, part, i, product, job.count * PANEL_ROWS, None);
+        }
+    }
+
+    /// One panel of the gate and the same of the up projection.
+    fn gated(&self, job: &Job<'_, '_>, parts: &[Part]) {
+        let len = job.columns * PANEL_ROWS;
+        // SAFETY: the scratch is this thread's.
+        let acc = unsafe { self.core.scratch[job.w.id].get_mut(0, 2 * len) };
+        let (gate, up) = (self.weight(parts[0].weight), self.weight(parts[1].weight));
+        let (encoding, _, cols) = gate.matrix();
+        if job.columns > 4 && encoding == up.matrix().0 && !encoding.is_float() {
+            acc.fill(0.0);
+            let blocks = cols / 32;
+            // SAFETY: activations are only read in this stage.
+            let x = unsafe { self.core.blocks.get(job.tile * TILE_COLUMNS * blocks, job.columns * blocks) };
+            let panels = [gate.panels(job.panel, 1), up.panels(job.panel, 1)];
+            self.core.table.int_product(encoding, &panels, cols, x, job.columns, acc);
+            let second = Some((&parts[1], &acc[PANEL_ROWS..]));
+            self.finish(job, &parts[0], 0, acc, 2 * PANEL_ROWS, second);
+        } else {
+            let (a, b) = acc.split_at_mut(len);
+            self.product(job, &parts[0], a);
+            self.product(job, &parts[1], b);
+            self.finish(job, &parts[0], 0, a, PANEL_ROWS, Some((&parts[1], b)));
+        }
+    }
+
+    /// Applies the epilogue to panel `job.panel + i`, whose products lie at `stride` from `product` on.
+    fn finish(
+        &self,
+        job: &Job<'_, '_>,
+        part: &Part,
+        i: usize,
+        product: &[f32],
+        stride: usize,
+        second: Option<(&Part, &[f32])>,
+    ) {
+        let (_, rows, _) = self.weight(part.weight).matrix();
+        let first_row = (job.panel + i) * PANEL_ROWS;
+        let count = PANEL_ROWS.min(rows - first_row);
+        // A whole panel's biases are read where they lie, the last panel's from a padded copy.
+        let mut edges = [[0.0f32; PANEL_ROWS]; 2];
+        let [edge, second_edge] = &mut edges;
+        let bias = |part: &Part, edge: &mut [f32; PANEL_ROWS]| {
+            let Some(b) = part.bias else { return std::ptr::null() };
+            edge[..count].copy_from_slice(&self.weight(b).vector()[first_row..first_row + count]);
+            edge.as_ptr()
+        };
+        let (bias, second_bias) =
+            (bias(part, edge), second.map_or(std::ptr::null(), |(p, _)| bias(p, second_edge)));
+        let needed = (job.columns - 1) * stride + PANEL_ROWS;
+        assert!(product.len() >= needed && second.is_none_or(|(_, s)| s.len() >= needed), "products");
+        let (out_stride, col) = (self.width(job.dst), part.dst_col + first_row);
+        let first = job.tile * TILE_COLUMNS;
+        assert!(first + job.columns <= self.buffer_rows(job.dst) && col + count <= out_stride, "outputs");
+        // SAFETY: the outputs lie within dst and belong to this panel and tile alone; the products and biases were
+        // measured above.
+        unsafe {
+            self.core.table.finish(FinishArgs {
+                product: product.as_ptr(),
+                second: second.map_or(std::ptr::null(), |(_, s)| s.as_ptr()),
+                stride,
+                bias,
+                second_bias,
+                columns: job.columns,
+                out: self.buffer(job.dst).add(first * out_stride + col),
+                out_stride,
+                rows: count,
+                then: match job.then {
+                    Epilogue::Store => Finish::Store,
+                    Epilogue::Add => Finish::Add,
+                    Epilogue::Glu(a) => Finish::Glu(a),
+                    Epilogue::SoftCap(cap) => Finish::SoftCap(cap),
+                },
+            });
+        }
+    }
+}
+
+/// Some panels of one part times one tile of columns.
+struct Job<'a, 'w> {
+    w: &'a Worker<'w>,
+    src: BufferId,
+    normed: bool,
+    then: Epilogue,
+    dst: BufferId,
+    tile: usize,
+    columns: usize,
+    panel: usize,
+    count: usize,
+}

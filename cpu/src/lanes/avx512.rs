@@ -1,0 +1,238 @@
+//! Sixteen lanes in one 512-bit register. Integer dot products come in two kinds: `vpdpbusd` where the CPU has VNNI,
+//! and multiply-add pairs summed in 16 bits where it has not.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// AVX-512 F, BW, VL and DQ without VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+/// The same with VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Vnni;
+
+/// Four bytes of x in every lane.
+#[inline(always)]
+unsafe fn splat_group(x: *const i8, g: usize) -> __m512i {
+    // SAFETY: the caller vouches for 32 bytes at x and for AVX-512F.
+    unsafe { _mm512_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned()) }
+}
+
+/// Multiply-adds of groups `FROM..FROM + N` as 16-bit pair sums. Their magnitude is at most N·2·MAX·127, which callers
+/// keep below 2¹⁵.
+#[inline(always)]
+unsafe fn pair_sums<const FROM: usize, const N: usize>(w: &[__m512i; 8], x: *const i8) -> __m512i {
+    // SAFETY: the caller vouches for 32 bytes at x and for AVX-512BW.
+    unsafe {
+        let mut sum = _mm512_maddubs_epi16(w[FROM], splat_group(x, FROM));
+        for g in FROM + 1..FROM + N {
+            sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(w[g], splat_group(x, g)));
+        }
+        sum
+    }
+}
+
+/// Σ over four groups starting at `FROM`, each lane's pair weighted by `by`.
+#[inline(always)]
+unsafe fn half_dot<const FROM: usize, const MAX: u32>(
+    w: &[__m512i; 8],
+    x: *const i8,
+    by: __m512i,
+) -> __m512i {
+    // SAFETY: as the caller's.
+    unsafe {
+        if MAX <= 31 {
+            // 4·2·31·127 = 31,496 fits 16 bits.
+            _mm512_madd_epi16(half_sums::<FROM>(w, x), by)
+        } else {
+            // 2·2·63·127 = 32,004 fits 16 bits.
+            let (a, b) = if FROM == 0 {
+                (pair_sums::<0, 2>(w, x), pair_sums::<2, 2>(w, x))
+            } else {
+                (pair_sums::<4, 2>(w, x), pair_sums::<6, 2>(w, x))
+            };
+            _mm512_add_epi32(_mm512_madd_epi16(a, by), _mm512_madd_epi16(b, by))
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn half_sums<const FROM: usize>(w: &[__m512i; 8], x: *const i8) -> __m512i {
+    // SAFETY: as the caller's.
+    unsafe { if FROM == 0 { pair_sums::<0, 4>(w, x) } else { pair_sums::<4, 4>(w, x) } }
+}
+
+macro_rules! ops {
+    ($(fn $name:ident($($a:ident: $t:ty),*) $(-> $r:ty)? = $e:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($a: $t),*) $(-> $r)? {
+            // SAFETY: the trait's contract: the CPU has the instructions, pointers are valid for what is read.
+            unsafe { $e }
+        }
+    )*};
+}
+
+/// Everything that both kinds share.
+macro_rules! common {
+    () => {
+        type F = __m512;
+        type I = __m512i;
+        const SCORE_ROWS: usize = 4;
+        ops! {
+            fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+            fn load(p: *const f32) -> __m512 = _mm512_loadu_ps(p);
+            fn store(p: *mut f32, x: __m512) = _mm512_storeu_ps(p, x);
+            fn load_f16(p: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
+            fn load_bf16(p: *const u16) -> __m512 = _mm512_castsi512_ps(_mm512_slli_epi32::<16>(
+                _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))));
+            fn store_f16(p: *mut u16, x: __m512) =
+                _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x));
+            fn add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+            fn sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+            fn mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+            fn div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+            fn fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+            fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+            fn min(a: __m512, b: __m512) -> __m512 = _mm512_min_ps(a, b);
+            fn abs(a: __m512) -> __m512 = _mm512_abs_ps(a);
+            fn select_lt(a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 =
+                _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes);
+            fn to_float(a: __m512i) -> __m512 = _mm512_cvtepi32_ps(a);
+            fn round_to_int(a: __m512) -> __m512i = _mm512_cvtps_epi32(a);
+            fn bits_to_float(a: __m512i) -> __m512 = _mm512_castsi512_ps(a);
+            fn load_int(p: *const u8) -> __m512i = _mm512_loadu_si512(p.cast());
+            fn splat_int(x: i32) -> __m512i = _mm512_set1_epi32(x);
+            fn and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+            fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+            fn add_int(a: __m512i, b: __m512i) -> __m512i = _mm512_add_epi32(a, b);
+            fn sub_int(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
+            fn max_int(a: __m512i, b: __m512i) -> __m512i = _mm512_max_epi32(a, b);
+            fn float_to_bits(a: __m512) -> __m512i = _mm512_castps_si512(a);
+            fn store_int(p: *mut i32, a: __m512i) = _mm512_storeu_si512(p.cast(), a);
+            fn store_narrow(p: *mut i8, a: __m512i) = _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(a));
+            fn mul_pairs(a: __m512i, b: __m512i) -> __m512i = _mm512_madd_epi16(a, b);
+            fn widen_u8(p: *const u8) -> __m512i = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+            fn widen_i8_pairs(p: *const u8) -> __m512i = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p.cast()));
+            fn look_up(table: &[i8; 16], indices: __m512i) -> __m512i = _mm512_shuffle_epi8(
+                _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices);
+            fn prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        }
+        #[inline(always)]
+        unsafe fn shl<const N: u32>(a: __m512i) -> __m512i {
+            // SAFETY: the trait's contract.
+            unsafe { _mm512_slli_epi32::<N>(a) }
+        }
+        #[inline(always)]
+        unsafe fn shr<const N: u32>(a: __m512i) -> __m512i {
+            // SAFETY: the trait's contract.
+            unsafe { _mm512_srli_epi32::<N>(a) }
+        }
+    };
+}
+
+impl Lanes for Avx512 {
+    common!();
+    /// Low nibbles, then high nibbles, of w + 128: 33 instructions a product, where masked signs or 16-bit widening
+    /// would take 31 but need another layout of x.
+    type Bytes = ([__m512i; 8], [__m512i; 8]);
+
+    #[inline(always)]
+    unsafe fn dot<const MAX: u32>(w: &[__m512i; 8], x: *const i8, init: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let ones = _mm512_set1_epi16(1);
+            if MAX <= 15 {
+                // 8·2·15·127 = 30,480 fits 16 bits.
+                _mm512_add_epi32(init, _mm512_madd_epi16(pair_sums::<0, 8>(w, x), ones))
+            } else {
+                let first = half_dot::<0, MAX>(w, x, ones);
+                _mm512_add_epi32(init, _mm512_add_epi32(first, half_dot::<4, MAX>(w, x, ones)))
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_halves<const MAX: u32>(w: &[__m512i; 8], x: *const i8, scales: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = _mm512_and_si512(scales, _mm512_set1_epi32(0xffff));
+            let s0 = _mm512_or_si512(low, _mm512_slli_epi32::<16>(low));
+            let high = _mm512_srli_epi32::<16>(scales);
+            let s1 = _mm512_or_si512(high, _mm512_slli_epi32::<16>(high));
+            _mm512_add_epi32(half_dot::<0, MAX>(w, x, s0), half_dot::<4, MAX>(w, x, s1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prepare_bytes(w: &[__m512i; 8]) -> Self::Bytes {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (bias, mask) = (_mm512_set1_epi8(-128), _mm512_set1_epi8(15));
+            let mut out = (*w, *w);
+            for g in 0..8 {
+                let u = _mm512_xor_si512(w[g], bias);
+                out.0[g] = _mm512_and_si512(u, mask);
+                out.1[g] = _mm512_and_si512(_mm512_srli_epi16::<4>(u), mask);
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_bytes(w: &Self::Bytes, x: *const i8, neg_sum: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = _mm512_madd_epi16(pair_sums::<0, 8>(&w.0, x), _mm512_set1_epi16(1));
+            let high = _mm512_madd_epi16(pair_sums::<0, 8>(&w.1, x), _mm512_set1_epi16(16));
+            _mm512_add_epi32(_mm512_add_epi32(low, high), _mm512_slli_epi32::<7>(neg_sum))
+        }
+    }
+}
+
+impl Lanes for Avx512Vnni {
+    common!();
+    /// w + 128, unsigned.
+    type Bytes = [__m512i; 8];
+
+    #[inline(always)]
+    unsafe fn dot<const MAX: u32>(w: &[__m512i; 8], x: *const i8, init: __m512i) -> __m512i {
+        // SAFETY: the trait's contract. Two chains, because each instruction waits five cycles for the one before.
+        unsafe {
+            let (mut a, mut b) = (init, _mm512_setzero_si512());
+            for g in 0..4 {
+                a = _mm512_dpbusd_epi32(a, w[g], splat_group(x, g));
+                b = _mm512_dpbusd_epi32(b, w[g + 4], splat_group(x, g + 4));
+            }
+            _mm512_add_epi32(a, b)
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_halves<const MAX: u32>(w: &[__m512i; 8], x: *const i8, scales: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (mut a, mut b) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+            for g in 0..4 {
+                a = _mm512_dpbusd_epi32(a, w[g], splat_group(x, g));
+                b = _mm512_dpbusd_epi32(b, w[g + 4], splat_group(x, g + 4));
+            }
+            let s0 = _mm512_srai_epi32::<16>(_mm512_slli_epi32::<16>(scales));
+            let s1 = _mm512_srai_epi32::<16>(scales);
+            _mm512_add_epi32(_mm512_mullo_epi32(a, s0), _mm512_mullo_epi32(b, s1))
+        }
+    }
+    #[inline(always)]
+    unsafe fn prepare_bytes(w: &[__m512i; 8]) -> Self::Bytes {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut out = *w;
+            for o in &mut out {
+                *o = _mm512_xor_si512(*o, _mm512_set1_epi8(-128));
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_bytes(w: &Self::Bytes, x: *const i8, neg_sum: __m512i) -> __m512i {
+        // SAFETY: the trait's contract.
+        unsafe { Self::dot::<255>(w, x, _mm512_slli_epi32::<7>(neg_sum)) }
+    }
+}

@@ -1,0 +1,158 @@
+//! Products with weight panels: for one or two panels of 16 rows and any number of columns (activation rows),
+//! acc[column][panel][row] += panel row · column.
+//!
+//! ```text
+//! for each block, for each sub-block of 32 elements:
+//!     unpack the panel's codes and scales once
+//!     for each column: i = exact integer dot; acc = fma(f32(i), scale·x.scale, acc); [acc = fma(min, x.scale·Σx, acc)]
+//! ```
+//!
+//! Lanes are outputs, so every (row, column) goes through this one sequence whatever the vector width, the number of
+//! columns or of panels; it *is* the numerics contract for integer encodings. Departures from the plain loop:
+//! 1. up to four columns keep their accumulators in registers (one column is what generation runs);
+//! 2. more columns keep the unpacked weights in registers instead and stream the columns past them, two panels at a
+//!    time so that each broadcast activation is used twice.
+
+pub(crate) mod float;
+pub(crate) mod kinds;
+
+use crate::lanes::Lanes;
+use kinds::Encoded;
+
+/// A quantised block of 32 activations of one column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(C, align(16))]
+pub(crate) struct XBlock {
+    /// round_half_even(x·(127/m)), m the block's largest magnitude.
+    pub(crate) codes: [i8; 32],
+    /// m/127; 0 where m < 2⁻¹²⁰, NaN where the block holds a NaN or an infinity.
+    pub(crate) scale: f32,
+    /// f32(Σ codes)·scale, rounded.
+    pub(crate) scaled_sum: f32,
+    /// Σ of the first and of the last 16 codes.
+    pub(crate) half_sums: [i16; 2],
+    /// −Σ codes.
+    pub(crate) neg_sum: i32,
+}
+
+const _: () = assert!(size_of::<XBlock>() == 48);
+
+impl XBlock {
+    /// All zero.
+    pub(crate) const ZERO: XBlock =
+        XBlock { codes: [0; 32], scale: 0.0, scaled_sum: 0.0, half_sums: [0; 2], neg_sum: 0 };
+}
+
+/// The arguments of one integer product, checked by [`crate::table::Table`].
+#[derive(Clone, Copy)]
+pub(crate) struct IntArgs {
+    /// One or two panels; the second is null for one.
+    pub(crate) panels: [*const u8; 2],
+    /// Source blocks of a row.
+    pub(crate) blocks: usize,
+    /// Bytes from a panel's start to its codes.
+    pub(crate) codes_offset: usize,
+    /// `[blocks·subs][columns]`.
+    pub(crate) x: *const XBlock,
+    pub(crate) columns: usize,
+    /// `[columns][panels][16]`, added to.
+    pub(crate) acc: *mut f32,
+}
+
+/// An integer product of a table. Unsafe to call: the CPU must have the table's instructions, and the arguments'
+/// pointers must be valid for the sizes they state.
+pub(crate) type IntKernel = unsafe fn(IntArgs);
+
+/// The product for one encoding on one instruction set.
+///
+/// # Safety
+/// As [`IntKernel`].
+#[inline(always)]
+pub(crate) unsafe fn product<S: Lanes, E: Encoded>(a: IntArgs) {
+    // SAFETY: the caller's contract is handed on.
+    unsafe {
+        match (a.panels[1].is_null(), a.columns) {
+            (true, 1) => in_registers::<S, E, 1>(a, 0),
+            (true, 2) => in_registers::<S, E, 2>(a, 0),
+            (true, 3) => in_registers::<S, E, 3>(a, 0),
+            (true, 4) => in_registers::<S, E, 4>(a, 0),
+            (true, _) => streamed::<S, E, 1>(a),
+            (false, _) => streamed::<S, E, 2>(a),
+        }
+    }
+}
+
+/// One panel, N columns with their accumulators in registers.
+#[inline(always)]
+unsafe fn in_registers<S: Lanes, E: Encoded, const N: usize>(a: IntArgs, panel: usize) {
+    // SAFETY: the caller's contract: the panel has `blocks` heads and code blocks, x and acc `columns` columns.
+    unsafe {
+        let mut acc = [S::splat(0.0); N];
+        for (c, acc) in acc.iter_mut().enumerate() {
+            *acc = S::load(a.acc.add(16 * c));
+        }
+        let mut head = a.panels[panel];
+        let mut planes = a.panels[panel].add(a.codes_offset);
+        let mut x = a.x;
+        for _ in 0..a.blocks {
+            for j in 0..E::SUBS {
+                // Two kilobytes ahead: past the page the hardware prefetcher stops at.
+                let mut line = 0;
+                while line < E::SUB_BYTES {
+                    S::prefetch(planes.wrapping_add(AHEAD_BYTES + line));
+                    line += 64;
+                }
+                let w = E::load::<S>(head, planes, j);
+                for (c, acc) in acc.iter_mut().enumerate() {
+                    *acc = E::apply::<S>(&w, x.add(c), *acc);
+                }
+                planes = planes.add(E::SUB_BYTES);
+                x = x.add(N);
+            }
+            head = head.add(E::HEAD_BYTES);
+        }
+        for (c, acc) in acc.iter().enumerate() {
+            S::store(a.acc.add(16 * c), *acc);
+        }
+    }
+}
+
+/// How far ahead of its reads a single-column product asks for lines.
+const AHEAD_BYTES: usize = 2048;
+
+/// P panels with their unpacked sub-blocks in registers, columns streaming past.
+#[inline(always)]
+unsafe fn streamed<S: Lanes, E: Encoded, const P: usize>(a: IntArgs) {
+    // SAFETY: the caller's contract: the panels have `blocks` heads and code blocks, x and acc `columns` columns.
+    unsafe {
+        let mut x = a.x;
+        for b in 0..a.blocks {
+            for j in 0..E::SUBS {
+                let at = |p: usize| {
+                    let codes = a.panels[p].add(a.codes_offset + (b * E::SUBS + j) * E::SUB_BYTES);
+                    (a.panels[p].add(b * E::HEAD_BYTES), codes)
+                };
+                let (head, planes) = at(0);
+                let first = E::load::<S>(head, planes, j);
+                if P == 1 {
+                    let mut acc = a.acc;
+                    for _ in 0..a.columns {
+                        S::store(acc, E::apply::<S>(&first, x, S::load(acc)));
+                        acc = acc.add(16);
+                        x = x.add(1);
+                    }
+                } else {
+                    let (head, planes) = at(1);
+                    let second = E::load::<S>(head, planes, j);
+                    let mut acc = a.acc;
+                    for _ in 0..a.columns {
+                        S::store(acc, E::apply::<S>(&first, x, S::load(acc)));
+                        S::store(acc.add(16), E::apply::<S>(&second, x, S::load(acc.add(16))));
+                        acc = acc.add(32);
+                        x = x.add(1);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! One answer: the same logit bits for every batch, chunking, prefix reuse, thread count and kernel table, on a small
+//! random model of every architecture, container and encoding.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use conformance::{Case, all_cuts, assert_one_answer, pairwise_cuts};
+use cpu::{CpuDevice, Isa};
+use engine::prepare::prepare;
+use tensor::device::{Device, WeightStore};
+use tensor::files::WeightFile;
+
+fn case(model: &str) -> Case {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../golden/models").join(model);
+    let file = WeightFile::open(path).unwrap();
+    let preparation = prepare(&file).unwrap();
+    let weights = Arc::new(preparation.in_memory(&file).unwrap());
+    let kind_of = |name: &str| weights.get(name).map(|(kind, _)| kind);
+    let mut plan = engine::plan::build(&preparation.bundle.spec, &kind_of, 8).unwrap();
+    // Every position's logits are compared, so as many rows as tokens.
+    plan.max_logit_rows = plan.max_step_tokens;
+    let vocab = plan.vocab as u32;
+    // Lengths around tile boundaries, and longer than the prefixes that are reused.
+    let lengths = [131, 64, 1, 90, 65, 63, 17, 128];
+    let history =
+        |(i, &n): (usize, &usize)| (0..n as u32).map(|t| (t * t + 31 * t + 7 * i as u32) % vocab).collect();
+    Case {
+        name: model.into(),
+        plan: Arc::new(plan),
+        weights,
+        histories: lengths.iter().enumerate().map(history).collect(),
+    }
+}
+
+fn devices(threads: &[usize]) -> Vec<(String, Box<dyn Device>)> {
+    let mut out: Vec<(String, Box<dyn Device>)> = Vec::new();
+    for isa in Isa::supported() {
+        for &n in threads {
+            out.push((format!("{} x{n}", isa.name()), Box::new(CpuDevice::new(isa, n).unwrap())));
+        }
+    }
+    out
+}
+
+/// Every table, one to three threads, the whole cross product.
+fn full(model: &str) {
+    assert_one_answer(&case(model), &devices(&[1, 2, 3]), &all_cuts());
+}
+
+/// Every table and pair of settings.
+fn pairwise(model: &str) {
+    assert_one_answer(&case(model), &devices(&[2, 3]), &pairwise_cuts());
+}
+
+macro_rules! models {
+    ($check:ident: $($test:ident: $model:literal;)*) => { $(#[test] fn $test() { $check($model); })* };
+}
+
+models! { full:
+    llama_64: "llama-64.gguf";
+    qwen2_64: "qwen2-64.gguf";
+    qwen3_128: "qwen3-128.gguf";
+    gemma2_256: "gemma2-256.gguf";
+    gemma3_256: "gemma3-256.gguf";
+    phi3_window: "phi3-window.gguf";
+}
+
+models! { pairwise:
+    mistral_80: "mistral-80.gguf";
+    llama_odd_96: "llama-odd-96.gguf";
+    llama_legacy: "llama-legacy.gguf";
+    llama_half: "llama-64-half.gguf";
+    qwen3_k: "qwen3-k.gguf";
+}

@@ -1,0 +1,105 @@
+//! What a backend offers: a device loads a plan with its weights into an executor, and the executor runs steps.
+//!
+//! It does not know what a sequence is for, nor who decides which blocks it may use.
+
+use std::sync::Arc;
+
+use crate::Result;
+use crate::kv::BlockId;
+use crate::op::{Kind, Plan};
+
+/// Prepared weights by name. The bytes stay where they are (a mapping) for as long as the store lives.
+pub trait WeightStore: Send + Sync {
+    /// The tensor's kind and its bytes, 64-byte aligned; `None` where there is none of that name.
+    fn get(&self, name: &str) -> Option<(Kind, &[u8])>;
+}
+
+/// Which logits of a span are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitRows {
+    /// None: the span only fills the cache.
+    None,
+    /// Those of the last token.
+    Last,
+    /// Those of every token.
+    All,
+}
+
+/// New tokens of one sequence within a step.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// At least one token.
+    pub tokens: &'a [u32],
+    /// Position of `tokens[0]`: how many positions the cache already holds.
+    pub start: usize,
+    /// Per KV group, the block of positions 64b..64b+64 at index b, up to the span's end. Blocks that the span
+    /// writes are this sequence's alone.
+    pub tables: &'a [Vec<BlockId>],
+    /// Which logits are wanted.
+    pub logits: LogitRows,
+}
+
+impl Span<'_> {
+    /// Rows of logits this span gives.
+    pub fn logit_rows(&self) -> usize {
+        match self.logits {
+            LogitRows::None => 0,
+            LogitRows::Last => 1,
+            LogitRows::All => self.tokens.len(),
+        }
+    }
+}
+
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// For people, with the processor's name.
+    pub name: String,
+    /// The kernel table in use, such as `avx512-vnni`.
+    pub kernels: String,
+    /// Threads of a step.
+    pub threads: usize,
+}
+
+/// Memory that an executor holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecutorMemory {
+    /// The KV pool, as reserved.
+    pub kv_pool_bytes: u64,
+    /// Step buffers and kernel scratch.
+    pub scratch_bytes: u64,
+}
+
+/// A backend.
+pub trait Device: Send + Sync {
+    /// What this device is and how it was set up.
+    fn info(&self) -> DeviceInfo;
+
+    /// Makes a plan runnable: checks every weight against `weights` and reserves a pool of `kv_blocks[g]` blocks for
+    /// each KV group.
+    ///
+    /// # Errors
+    /// A weight that is missing or of another kind; memory that cannot be had.
+    fn load(
+        &self,
+        plan: Arc<Plan>,
+        weights: Arc<dyn WeightStore>,
+        kv_blocks: &[usize],
+    ) -> Result<Box<dyn Executor>>;
+}
+
+/// A loaded plan with its cache and scratch. One step runs at a time.
+pub trait Executor: Send {
+    /// Runs one step and leaves `[sum of logit rows, vocabulary]` in `logits`, in the order of the spans.
+    ///
+    /// # Errors
+    /// A step beyond the plan's limits, a token outside the vocabulary, a block outside the pool, a table too short.
+    /// Nothing is written then.
+    fn run(&mut self, step: &[Span<'_>], logits: &mut [f32]) -> Result<()>;
+
+    /// Copies one block of a group's pool to another, for a sequence that continues inside a shared block.
+    fn copy_block(&mut self, group: usize, from: BlockId, to: BlockId) -> Result<()>;
+
+    /// Memory held.
+    fn memory(&self) -> ExecutorMemory;
+}
