@@ -28,9 +28,11 @@ fn check(what: &str, tokenizer: &Tokenizer, golden: &Golden) {
         let as_text = &golden.as_text[i];
         let as_tokens = golden.as_tokens[i].as_ref().unwrap_or(as_text);
         let whole = golden.whole[i].as_ref().unwrap_or(as_tokens);
-        for (special, bos, expected) in
-            [(Special::AsText, false, as_text), (Special::AsTokens, false, as_tokens), (Special::AsTokens, true, whole)]
-        {
+        for (special, bos, expected) in [
+            (Special::AsText, false, as_text),
+            (Special::AsTokens, false, as_tokens),
+            (Special::AsTokens, true, whole),
+        ] {
             let found = tokenizer.encode(text, special, bos).unwrap();
             if found != *expected {
                 wrong.push(format!("{text:?} {special:?}:\n  expected {expected:?}\n  found    {found:?}"));
@@ -88,12 +90,14 @@ fn every_named_pre_tokenizer_cuts_as_the_reference_does() {
     let mut wrong = Vec::new();
     let mut names = std::collections::BTreeMap::new();
     for group in &groups {
-        for name in &group.names {
+        for (i, name) in group.names.iter().enumerate() {
+            // The first name sees every text; the others, which are rows of the same table, a share of them.
+            let share = if i == 0 { 1 } else { 16 };
             let mut metadata = base.clone();
             metadata.0.insert("tokenizer.ggml.pre".into(), Value::Str(name.clone()));
             let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata).unwrap()).unwrap();
             assert_eq!(tokenizer.roles().add_bos, group.adds_bos, "{name}");
-            for (text, expected) in corpus.iter().zip(&group.ids) {
+            for (text, expected) in corpus.iter().zip(&group.ids).skip(i).step_by(share) {
                 let found = tokenizer.encode(text, Special::AsText, false).unwrap();
                 if found != *expected {
                     *names.entry(name).or_insert(0) += 1;
@@ -135,16 +139,19 @@ fn tokenizer_json_is_run_as_it_is() {
     let corpus: Vec<String> = read("corpus.json");
     let goldens: std::collections::HashMap<String, JsonGolden> = read("tokenizer_json.json");
     for (name, golden) in goldens {
-        let json = std::fs::read_to_string(common::golden(&format!("{name}.tokenizer.json"))).unwrap();
-        let config = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#;
-        let source = TokenizerSource::from_json(json, Some(config), Some(r#"{"eos_token_id": [7, 9]}"#)).unwrap();
+        let json = std::fs::read_to_string(reference::golden(&format!("{name}.tokenizer.json"))).unwrap();
+        let config = serde_json::json!({"bos_token": {"content": "<s>"}, "eos_token": "</s>"});
+        let generation =
+            [serde_json::json!({"eos_token_id": [7, 9]}), serde_json::json!({"eos_token_id": 11})];
+        let source =
+            TokenizerSource::from_json(json, Some(&config), &[&generation[0], &generation[1]]).unwrap();
         let tokenizer = Tokenizer::build(&source).unwrap();
         assert_eq!(tokenizer.bos_text().as_deref(), Some("<s>"), "{name}");
         assert_eq!(tokenizer.roles().add_bos, name == "bytelevel");
         for end in ["</s>", "<|im_end|>", "<|end|>"] {
             assert!(tokenizer.is_end_of_generation(tokenizer.token_to_id(end).unwrap()), "{name} {end}");
         }
-        assert!(tokenizer.is_end_of_generation(7) && tokenizer.is_end_of_generation(9));
+        assert!(tokenizer.end_of_generation().iter().filter(|id| [7, 9, 11].contains(*id)).count() == 3);
         let decoded = golden.decoded.clone();
         for (text, decoded) in corpus.iter().zip(decoded) {
             let ids = tokenizer.encode(text, Special::AsTokens, false).unwrap();
@@ -160,7 +167,8 @@ fn tokenizer_json_is_run_as_it_is() {
 fn decoding_gives_the_text_back() {
     let corpus: Vec<String> = read("corpus.json");
     for name in ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b"] {
-        let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model(name))).unwrap()).unwrap();
+        let tokenizer =
+            Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model(name))).unwrap()).unwrap();
         let has_no_byte = |c: char| name == "smollm2-135m" && (c < ' ' && !c.is_ascii_whitespace());
         for text in corpus.iter().filter(|text| !text.contains(has_no_byte)) {
             let ids = tokenizer.encode(text, Special::AsText, false).unwrap();
@@ -175,7 +183,8 @@ fn decoding_gives_the_text_back() {
 fn the_whole_set_of_ends_is_known() {
     for name in ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"] {
         let golden: Golden = read(&format!("{name}.json"));
-        let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model(name))).unwrap()).unwrap();
+        let tokenizer =
+            Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model(name))).unwrap()).unwrap();
         // llama.cpp also stops at </s> where it is mark-up, not a marker.
         let expected: Vec<u32> = golden
             .end_of_generation
@@ -195,7 +204,8 @@ fn a_source_comes_back_from_json() {
 
 #[test]
 fn the_beginning_token_is_never_doubled() {
-    let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model("gemma3-270m"))).unwrap()).unwrap();
+    let tokenizer =
+        Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model("gemma3-270m"))).unwrap()).unwrap();
     let bos = tokenizer.roles().bos.unwrap();
     for rendered in ["<bos><start_of_turn>user\nHi", "<start_of_turn>user\nHi"] {
         let ids = tokenizer.encode_chat(rendered).unwrap();
@@ -209,7 +219,10 @@ fn unknown_kinds_are_named_with_the_known_ones() {
     let mut metadata = metadata(&golden("crossing.gguf"));
     metadata.0.insert("tokenizer.ggml.pre".into(), Value::Str("klingon".into()));
     let error = TokenizerSource::from_gguf(&metadata).unwrap_err().to_string();
-    assert!(error.contains("\"klingon\"") && error.contains("qwen2") && error.contains("llama-bpe"), "{error}");
+    assert!(
+        error.contains("\"klingon\"") && error.contains("qwen2") && error.contains("llama-bpe"),
+        "{error}"
+    );
     metadata.0.insert("tokenizer.ggml.model".into(), Value::Str("rwkv".into()));
     let error = TokenizerSource::from_gguf(&metadata).unwrap_err().to_string();
     assert!(error.contains("\"rwkv\"") && error.contains("gpt2"), "{error}");
@@ -239,13 +252,17 @@ fn broken_metadata_is_an_error() {
         assert!(error.contains("tokenizer.ggml."), "{key} {value:?}: {error}");
     }
     for json in ["", "{}", "[1]", "{\"model\": {\"type\": \"BPE\"}}"] {
-        assert!(TokenizerSource::from_json(json, None, None).and_then(|s| Tokenizer::build(&s)).is_err(), "{json}");
+        assert!(
+            TokenizerSource::from_json(json, None, &[]).and_then(|s| Tokenizer::build(&s)).is_err(),
+            "{json}"
+        );
     }
 }
 
 #[test]
 fn very_long_runs_are_tokenized() {
-    let tokenizer = Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model("smollm2-135m"))).unwrap()).unwrap();
+    let tokenizer =
+        Tokenizer::build(&TokenizerSource::from_gguf(&metadata(&model("smollm2-135m"))).unwrap()).unwrap();
     for text in [" ".repeat(1 << 17) + "x", "a".repeat(1 << 15), "1".repeat(1 << 15), "\n".repeat(1 << 15)] {
         let ids = tokenizer.encode(&text, Special::AsTokens, true).unwrap();
         assert_eq!(tokenizer.decode(&ids, true), text);

@@ -136,18 +136,9 @@ fn writing(file: &Value) -> Result<Writing> {
 }
 
 /// The ids with a role, from the files of a Hugging Face folder.
-pub(super) fn roles(
-    tokenizer: &str,
-    tokenizer_config: Option<&str>,
-    generation_config: Option<&str>,
-) -> Result<Roles> {
-    let parse = |name: &str, text: &str| -> Result<Value> {
-        serde_json::from_str(text).map_err(|e| failed(format!("{name}: {e}")))
-    };
-    let optional = |name: &str, text: Option<&str>| text.map_or(Ok(Value::Null), |text| parse(name, text));
-    let file = parse("tokenizer.json", tokenizer)?;
-    let config = optional("tokenizer_config.json", tokenizer_config)?;
-    let generation = optional("generation_config.json", generation_config)?;
+pub(super) fn roles(tokenizer: &str, tokenizer_config: Option<&Value>, configs: &[&Value]) -> Result<Roles> {
+    let file: Value = serde_json::from_str(tokenizer).map_err(|e| failed(format!("tokenizer.json: {e}")))?;
+    let config = tokenizer_config.unwrap_or(&Value::Null);
 
     let as_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -163,11 +154,15 @@ pub(super) fn roles(
         let value = &config[key];
         value.as_str().or_else(|| value["content"].as_str()).and_then(id_of)
     };
-    let bos = named("bos_token").or_else(|| as_id(&generation["bos_token_id"]));
-    let stops: Vec<u32> = match &generation["eos_token_id"] {
-        Value::Array(ids) => ids.iter().filter_map(as_id).collect(),
-        id => as_id(id).into_iter().collect(),
+    let ids = |key: &str| -> Vec<u32> {
+        let values = configs.iter().map(|config| &config[key]);
+        values
+            .flat_map(|value| value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice))
+            .filter_map(as_id)
+            .collect()
     };
+    let stops = ids("eos_token_id");
+    let bos = named("bos_token").or_else(|| ids("bos_token_id").first().copied());
     let eos = named("eos_token").or_else(|| stops.first().copied());
     let mut ends = ends_by_text(id_of, special);
     ends.extend(stops.into_iter().chain(eos));

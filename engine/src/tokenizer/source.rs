@@ -183,15 +183,16 @@ impl TokenizerSource {
         Vocabulary::from_gguf(metadata).map(|v| TokenizerSource::Vocabulary(Box::new(v)))
     }
 
-    /// The tokenizer of a Hugging Face folder: the content of tokenizer.json, and, where the folder has them, of
-    /// tokenizer_config.json and generation_config.json (or config.json), which name the beginning and ending tokens.
+    /// The tokenizer of a Hugging Face folder: the content of tokenizer.json, of tokenizer_config.json where there is one
+    /// (it names the beginning and ending tokens), and of generation_config.json and config.json as far as they are there
+    /// (they list ids that end a generation).
     pub fn from_json(
         tokenizer: impl Into<String>,
-        tokenizer_config: Option<&str>,
-        generation_config: Option<&str>,
+        tokenizer_config: Option<&serde_json::Value>,
+        configs: &[&serde_json::Value],
     ) -> Result<Self> {
         let json = tokenizer.into();
-        let roles = json::roles(&json, tokenizer_config, generation_config)?;
+        let roles = json::roles(&json, tokenizer_config, configs)?;
         Ok(TokenizerSource::Json(Box::new(JsonTokenizer { json, roles })))
     }
 
