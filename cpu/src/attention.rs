@@ -11,6 +11,7 @@
 //! Departures from the plain loops:
 //! 1. up to [`Lanes::SCORE_ROWS`] query rows advance together and share each key and value that is loaded;
 //! 2. many rows (a prompt) first widen the tile to f32 once; the values are the same, so the bits are.
+#![allow(clippy::needless_range_loop)] // indices run over several arrays at once
 
 use crate::lanes::Lanes;
 use crate::math;

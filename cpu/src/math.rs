@@ -1,5 +1,6 @@
 //! exp, sigmoid-shaped activations and tanh over sixteen lanes: polynomials with explicit fused multiply-adds, the same
 //! bits on every instruction set. NaN in, NaN out.
+#![allow(clippy::excessive_precision)] // the sources' own digits
 
 use crate::lanes::Lanes;
 

@@ -156,24 +156,24 @@ pub(crate) unsafe fn to_half<S: Lanes>(a: HalfArgs) {
     }
 }
 
-/// What follows a product, for 16 rows of some columns.
+/// What follows a product, for the rows of some adjoining panels and some columns.
 #[derive(Clone, Copy)]
 pub(crate) struct FinishArgs {
-    /// `[columns]` at `stride`, 16 outputs each.
+    /// `[columns]` at `stride`, the rows' outputs one after another.
     pub(crate) product: *const f32,
     /// The second product of a gated unit; else null.
     pub(crate) second: *const f32,
     /// f32 from one column's product to the next's.
     pub(crate) stride: usize,
-    /// 16 biases; null for none.
+    /// `rows` biases; null for none.
     pub(crate) bias: *const f32,
-    /// 16 biases of the second product; null for none.
+    /// `rows` biases of the second product; null for none.
     pub(crate) second_bias: *const f32,
     pub(crate) columns: usize,
     /// `[columns]` at `out_stride`.
     pub(crate) out: *mut f32,
     pub(crate) out_stride: usize,
-    /// Outputs of the panel that exist, 1 to 16.
+    /// Outputs of a column; products hold whole panels.
     pub(crate) rows: usize,
     pub(crate) then: Finish,
 }
@@ -191,40 +191,57 @@ pub(crate) enum Finish {
 /// As [`Lanes`]; pointers hold what [`FinishArgs`] says.
 #[inline(always)]
 pub(crate) unsafe fn finish<S: Lanes>(a: FinishArgs) {
-    // SAFETY: as the caller vouches; a partial panel goes through a 16-element copy.
+    // SAFETY: as the caller vouches.
     unsafe {
         for c in 0..a.columns {
-            let mut v = S::load(a.product.add(c * a.stride));
-            if !a.bias.is_null() {
-                v = S::add(v, S::load(a.bias));
+            let mut r = 0;
+            while r < a.rows {
+                finish_panel::<S>(&a, c, r);
+                r += 16;
             }
-            let out = a.out.add(c * a.out_stride);
+        }
+    }
+}
+
+/// One column of one panel, from row r; a partial panel goes through 16-element copies.
+#[inline(always)]
+unsafe fn finish_panel<S: Lanes>(a: &FinishArgs, c: usize, r: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let count = (a.rows - r).min(16);
+        let whole = count == 16;
+        let padded = |p: *const f32| {
             let mut edge = [0.0f32; 16];
-            let whole = a.rows == 16;
-            let target = if whole { out } else { edge.as_mut_ptr() };
-            if !whole {
-                std::ptr::copy_nonoverlapping(out, edge.as_mut_ptr(), a.rows);
+            std::ptr::copy_nonoverlapping(p, edge.as_mut_ptr(), count);
+            S::load(edge.as_ptr())
+        };
+        let biased = |p: *const f32, bias: *const f32| {
+            let v = S::load(p.add(c * a.stride + r));
+            match (bias.is_null(), whole) {
+                (true, _) => v,
+                (false, true) => S::add(v, S::load(bias.add(r))),
+                (false, false) => S::add(v, padded(bias.add(r))),
             }
-            let v = match a.then {
-                Finish::Store => v,
-                Finish::Add => S::add(S::load(target), v),
-                Finish::SoftCap(cap) => math::soft_cap::<S>(v, cap),
-                Finish::Glu(activation) => {
-                    let mut up = S::load(a.second.add(c * a.stride));
-                    if !a.second_bias.is_null() {
-                        up = S::add(up, S::load(a.second_bias));
-                    }
-                    let gate = match activation {
-                        Activation::Silu => math::silu::<S>(v),
-                        Activation::GeluTanh => math::gelu_tanh::<S>(v),
-                    };
-                    S::mul(gate, up)
-                }
-            };
-            S::store(target, v);
-            if !whole {
-                std::ptr::copy_nonoverlapping(edge.as_ptr(), out, a.rows);
+        };
+        let out = a.out.add(c * a.out_stride + r);
+        let v = biased(a.product, a.bias);
+        let v = match a.then {
+            Finish::Store => v,
+            Finish::Add => S::add(if whole { S::load(out) } else { padded(out) }, v),
+            Finish::SoftCap(cap) => math::soft_cap::<S>(v, cap),
+            Finish::Glu(activation) => {
+                let gate = match activation {
+                    Activation::Silu => math::silu::<S>(v),
+                    Activation::GeluTanh => math::gelu_tanh::<S>(v),
+                };
+                S::mul(gate, biased(a.second, a.second_bias))
             }
+        };
+        if whole {
+            S::store(out, v);
+        } else {
+            let lanes = math::lanes::<S>(v);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), out, count);
         }
     }
 }

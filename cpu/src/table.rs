@@ -183,31 +183,60 @@ impl Table {
         Some(Table { isa, kernels })
     }
 
-    /// acc `[columns][panels][16]` += panels · x, for one or two panels of an integer encoding with rows of `cols`
+    /// acc `[columns][count][16]` += panels · x, for `count` adjoining panels of an integer encoding with rows of `cols`
     /// elements and x `[cols/32][columns]`.
     pub(crate) fn int_product(
         &self,
         e: Encoding,
-        panels: &[&[u8]],
+        panels: &[u8],
         cols: usize,
         x: &[XBlock],
         columns: usize,
         acc: &mut [f32],
     ) {
-        let bytes = panel_bytes(e, cols);
-        assert!(matches!(panels.len(), 1 | 2) && panels.iter().all(|p| p.len() == bytes), "panels");
+        let count = panels.len() / panel_bytes(e, cols);
+        assert!(count > 0 && panels.len() == count * panel_bytes(e, cols), "whole panels");
+        self.int_product_of(e, [panels.as_ptr(), std::ptr::null()], count, cols, x, columns, acc);
+    }
+
+    /// The same for two panels that lie apart.
+    pub(crate) fn int_product_pair(
+        &self,
+        e: Encoding,
+        panels: [&[u8]; 2],
+        cols: usize,
+        x: &[XBlock],
+        columns: usize,
+        acc: &mut [f32],
+    ) {
+        assert!(panels.iter().all(|p| p.len() == panel_bytes(e, cols)), "one panel each");
+        self.int_product_of(e, panels.map(<[u8]>::as_ptr), 2, cols, x, columns, acc);
+    }
+
+    #[allow(clippy::too_many_arguments)] // a product's operands
+    fn int_product_of(
+        &self,
+        e: Encoding,
+        panels: [*const u8; 2],
+        count: usize,
+        cols: usize,
+        x: &[XBlock],
+        columns: usize,
+        acc: &mut [f32],
+    ) {
         assert!(columns > 0 && x.len() == cols / 32 * columns, "activations");
-        assert_eq!(acc.len(), columns * panels.len() * PANEL_ROWS, "accumulators");
-        let second = panels.get(1).map_or(std::ptr::null(), |p| p.as_ptr());
+        assert_eq!(acc.len(), columns * count * PANEL_ROWS, "accumulators");
         let args = IntArgs {
-            panels: [panels[0].as_ptr(), second],
+            panels,
+            panel_bytes: panel_bytes(e, cols),
+            count,
             blocks: cols / e.block_len(),
             codes_offset: codes_offset(e, cols),
             x: x.as_ptr(),
             columns,
             acc: acc.as_mut_ptr(),
         };
-        // SAFETY: the CPU has the instructions, as `of` checked; the lengths were checked above.
+        // SAFETY: the CPU has the instructions, as `of` checked; the callers and this function checked the lengths.
         unsafe { (self.kernels.int[int_index(e)])(args) }
     }
 

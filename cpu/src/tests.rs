@@ -183,7 +183,7 @@ fn integer_products() {
     for e in Encoding::ALL.into_iter().filter(|e| !e.is_float()) {
         for blocks_per_row in [1, 2, 5] {
             let cols = blocks_per_row * e.block_len();
-            let both = [random_panel(e, cols, &mut r), random_panel(e, cols, &mut r)];
+            let both: Vec<_> = (0..3).map(|_| random_panel(e, cols, &mut r)).collect();
             for columns in [1, 2, 3, 4, 5, 9] {
                 let xs: Vec<Vec<XBlock>> = (0..columns)
                     .map(|c| {
@@ -196,11 +196,17 @@ fn integer_products() {
                     })
                     .collect();
                 let x: Vec<XBlock> = (0..cols / 32).flat_map(|k| xs.iter().map(move |x| x[k])).collect();
-                for count in [1, 2] {
-                    let panels: Vec<&[u8]> = both[..count].iter().map(|(_, p)| &p[..]).collect();
+                for count in [1, 2, 3] {
+                    let panels: Vec<u8> = both[..count].iter().flat_map(|(_, p)| p.iter().copied()).collect();
                     let run = |t: Table| {
                         let mut acc = vec![0.0; columns * count * PANEL_ROWS];
                         t.int_product(e, &panels, cols, &x, columns, &mut acc);
+                        if count == 2 {
+                            let mut pair = vec![0.0; acc.len()];
+                            let apart = [&both[0].1[..], &both[1].1[..]];
+                            t.int_product_pair(e, apart, cols, &x, columns, &mut pair);
+                            same_bits("panels that lie apart", t.isa, &pair, &acc);
+                        }
                         acc
                     };
                     let reference = run(portable());
@@ -247,7 +253,7 @@ fn integer_products_do_not_saturate() {
                 let x = reference_blocks(&vec![sign; cols]);
                 let run = |t: Table| {
                     let mut acc = vec![0.0; PANEL_ROWS];
-                    t.int_product(e, &[&panel], cols, &x, 1, &mut acc);
+                    t.int_product(e, &panel, cols, &x, 1, &mut acc);
                     acc
                 };
                 let sum: f64 = decoded(e, &row, cols).iter().map(|&w| w as f64 * sign as f64).sum();

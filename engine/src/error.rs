@@ -31,7 +31,7 @@ pub enum Error {
         known: String,
     },
     /// More positions than the sequence may have.
-    #[error("the prompt has {tokens} tokens after {position} earlier ones; the context holds {context}")]
+    #[error("{tokens} tokens {}do not fit into the context of {context}", after(*.position))]
     ContextFull {
         /// Tokens that were to be added.
         tokens: usize,
@@ -87,6 +87,10 @@ pub enum Error {
         /// What it is.
         found: String,
     },
+}
+
+fn after(position: usize) -> String {
+    if position == 0 { String::new() } else { format!("after {position} earlier ones ") }
 }
 
 impl Error {

@@ -22,13 +22,21 @@ pub struct LoadOptions {
     pub sequences: usize,
     /// Whether finished sequences stay as prefixes for later ones.
     pub keep_prefixes: bool,
+    /// Whether the weights already lie in this process's own memory, so that they need no more.
+    pub private_weights: bool,
     /// Bytes that may be used; `None` asks the system.
     pub available_bytes: Option<u64>,
 }
 
 impl Default for LoadOptions {
     fn default() -> Self {
-        LoadOptions { context: None, sequences: 1, keep_prefixes: true, available_bytes: None }
+        LoadOptions {
+            context: None,
+            sequences: 1,
+            keep_prefixes: true,
+            private_weights: false,
+            available_bytes: None,
+        }
     }
 }
 
@@ -85,6 +93,7 @@ impl Model {
         let plan = Arc::new(plan::build(&spec, &kind_of, options.sequences)?);
         let weight_bytes =
             plan.weights.iter().filter_map(|w| weights.get(&w.name)).map(|(_, b)| b.len() as u64).sum();
+        let weight_bytes = if options.private_weights { 0 } else { weight_bytes };
         let (context, need) = admit(&plan, &spec, weight_bytes, options)?;
         let kept = if options.keep_prefixes { options.sequences } else { 0 };
         let blocks = memory::pool_blocks(&plan.kv, context, plan.max_step_tokens, options.sequences, kept);

@@ -14,7 +14,7 @@ use tensor::{Encoding, blocks};
 
 use crate::arch::{self, TensorShape, Tensors, hugging_face_name};
 use crate::spec::{ModelSpec, Needed, NeededShape};
-use crate::tokenizer::{JsonTokenizer, Roles, TokenizerSource};
+use crate::tokenizer::TokenizerSource;
 use crate::{Error, Result};
 
 /// The tensor that holds the tokenizer's source, as JSON: apart from the header, so that it can be read while the
@@ -317,7 +317,7 @@ impl About {
                 let generation = folder.generation_config.as_ref().and_then(serde_json::Value::as_object);
                 Ok(About {
                     name: parent.map(|s| s.to_string_lossy().into_owned()).unwrap_or_default(),
-                    tokenizer: hugging_face_tokenizer(folder),
+                    tokenizer: hugging_face_tokenizer(folder)?,
                     chat_template: folder.chat_template.clone().or_else(|| in_config.and_then(text)),
                     generation: generation.cloned().unwrap_or_default(),
                 })
@@ -342,23 +342,10 @@ fn gguf_sampling(metadata: &Metadata) -> serde_json::Map<String, serde_json::Val
     sampling.filter_map(|(key, v)| Some((key.clone(), value(v)?))).collect()
 }
 
-/// A folder's tokenizer.json with the ids that its configurations give roles.
-fn hugging_face_tokenizer(folder: &HfFolder) -> Option<TokenizerSource> {
-    let json = folder.tokenizer_json.clone()?;
-    let ids = |config: Option<&serde_json::Value>, key: &str| -> Vec<u32> {
-        let id = |v: &serde_json::Value| v.as_u64().and_then(|n| u32::try_from(n).ok());
-        match config.and_then(|c| c.get(key)) {
-            Some(serde_json::Value::Array(all)) => all.iter().filter_map(id).collect(),
-            Some(one) => id(one).into_iter().collect(),
-            None => Vec::new(),
-        }
-    };
-    let (config, generation) = (Some(&folder.config), folder.generation_config.as_ref());
-    let mut end_of_generation = [ids(config, "eos_token_id"), ids(generation, "eos_token_id")].concat();
-    let eos = end_of_generation.first().copied();
-    end_of_generation.sort_unstable();
-    end_of_generation.dedup();
-    let bos = [ids(generation, "bos_token_id"), ids(config, "bos_token_id")].concat().first().copied();
-    let roles = Roles { bos, eos, add_bos: true, add_eos: false, end_of_generation };
-    Some(TokenizerSource::Json(Box::new(JsonTokenizer { json, roles })))
+/// A folder's tokenizer. Roles come from generation_config.json, or where there is none from config.json.
+fn hugging_face_tokenizer(folder: &HfFolder) -> Result<Option<TokenizerSource>> {
+    let Some(json) = &folder.tokenizer_json else { return Ok(None) };
+    let of_tokenizer = folder.tokenizer_config.as_ref().map(|c| c.to_string());
+    let of_generation = folder.generation_config.as_ref().unwrap_or(&folder.config).to_string();
+    Ok(Some(TokenizerSource::from_json(json.as_str(), of_tokenizer.as_deref(), Some(&of_generation))?))
 }

@@ -275,10 +275,7 @@ fn a_spec_survives_the_header_of_a_prepared_file() {
 fn longrope_is_chosen_by_the_file_alone() {
     let (short, long) = (vec![1.0f32; 8], vec![2.0f32; 8]);
     let of = |original: u64| {
-        let more = [
-            ("rope.scaling.type", Value::Str("longrope".into())),
-            ("rope.scaling.original_context_length", uint(original)),
-        ];
+        let more = [("rope.scaling.original_context_length", uint(original))];
         let file = table()
             .with_vector("rope_factors_short.weight", &short)
             .with_vector("rope_factors_long.weight", &long);

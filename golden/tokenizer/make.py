@@ -20,9 +20,10 @@ import tempfile
 
 import gguf
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from corpus import texts
+from corpus import SPECIAL, texts
 
 HERE = pathlib.Path(__file__).parent
 MODELS = ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"]
@@ -105,8 +106,16 @@ def crossing(strings):
     return tokens, merges, model
 
 
-# Published expressions of families for which llama.cpp has approximations (it knows no \p{Lu}): their ids come from the
-# tokenizers package.
+def rust(name):
+    """An expression of pre.rs (the published list of letters is long)."""
+    source = (HERE / "../../engine/src/tokenizer/pre.rs").read_text(encoding="utf8")
+    literals = "".join(re.findall(r'r"([^"]*)"', source[source.index(f"const {name}:"):].split(";")[0]))
+    return re.sub(r"\\u\{([0-9A-F]+)\}", lambda m: chr(int(m[1], 16)), literals)
+
+
+# Published expressions of families for which llama.cpp has approximations (it knows no \\p{Lu}, and sees no U+3000 in a
+# class of ideographs): their ids come from the tokenizers package.
+DEEPSEEK_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
 CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%(c)s"
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%(c)s"
          r"|%(n)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -114,8 +123,11 @@ CONTRACTIONS = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
 PUBLISHED = {
     "tekken": [CASED % {"c": "", "n": r"\p{N}"}],
     "gpt-4o": [CASED % {"c": CONTRACTIONS, "n": r"\p{N}{1,3}"}],
+    "deepseek-coder": [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_CJK, r"\p{N}"],
+    "deepseek-llm": [r"[\r\n]", rust("DEEPSEEK_LETTERS"), rust("DEEPSEEK_MARKS"), r"\s+$", DEEPSEEK_CJK, r"\p{N}+"],
+    "tiny_aya": [r"\d{1,3}(?=(?:\d{3})*\b)", CASED % {"c": CONTRACTIONS, "n": r"\p{N}{1,3}"}],
 }
-SAME_AS = {name: "gpt-4o" for name in ("llama4", "kanana2", "talkie", "minimax-m2")}
+SAME_AS = {name: "gpt-4o" for name in ("llama4", "kanana2", "talkie", "minimax-m2")} | {"cohere2moe": "tiny_aya"}
 
 
 def published_ids(name, model, strings):
@@ -124,6 +136,9 @@ def published_ids(name, model, strings):
     splits = [pre_tokenizers.Split(Regex(p), "isolated") for p in PUBLISHED[name]]
     tok.pre_tokenizer = pre_tokenizers.Sequence(
         splits + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tok.add_tokens(CONTROL + DEFINED)  # gives the ids of crossing.gguf
+    tok.add_special_tokens(CONTROL)
+    tok.encode_special_tokens = True
     return [tok.encode(s).ids for s in strings]
 
 
@@ -155,15 +170,19 @@ def spaced(exe, strings):
     with tempfile.TemporaryDirectory() as folder:
         lines = pathlib.Path(folder) / "corpus.txt"
         counts = collections.Counter("".join(strings))  # rare characters are left to the byte tokens
-        kept = ("".join(c for c in s if counts[c] >= 6 and c >= " ") for s in strings)
+        kept = ("".join(c for c in s if counts[c] >= 6 and c >= " ") for s in strings if s not in SPECIAL)
         lines.write_text("\n".join(kept) + "\n", encoding="utf8")
         sentencepiece.SentencePieceTrainer.train(
             input=str(lines), model_prefix=f"{folder}/m", model_type="bpe", vocab_size=2000, byte_fallback=True,
             character_coverage=1.0, normalization_rule_name="identity", remove_extra_whitespaces=False,
             add_dummy_prefix=True, split_by_unicode_script=False, split_by_number=False, split_by_whitespace=True,
-            allow_whitespace_only_pieces=True, max_sentencepiece_length=12, control_symbols=["<|im_start|>", "<|im_end|>", "<|endoftext|>",
-            "<|end|>"], user_defined_symbols=DEFINED, unk_id=0, bos_id=1, eos_id=2, minloglevel=2)
-        sp = sentencepiece.SentencePieceProcessor(model_file=f"{folder}/m.model")
+            allow_whitespace_only_pieces=True, max_sentencepiece_length=12,
+            control_symbols=["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|end|>"], user_defined_symbols=DEFINED, unk_id=0, bos_id=1, eos_id=2, minloglevel=2)
+        proto = sentencepiece_model_pb2.ModelProto()
+        proto.ParseFromString(pathlib.Path(f"{folder}/m.model").read_bytes())
+    sp = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
+    proto.normalizer_spec.add_dummy_prefix = False
+    without = sentencepiece.SentencePieceProcessor(model_proto=proto.SerializeToString())
     n = sp.get_piece_size()
     kind = lambda i: (2 if sp.is_unknown(i) else 3 if sp.is_control(i) else 6 if sp.is_byte(i)
                       else 4 if sp.id_to_piece(i) in DEFINED else 1)
@@ -173,13 +192,20 @@ def spaced(exe, strings):
     w.add_token_types([kind(i) for i in range(n)])
     finish(w)
     path = HERE / "spaced.gguf"
-    ids = llama_ids(exe, path, strings)
-    differ = [s for s, a in zip(strings, ids["as_text"]) if sp.encode(s) != a]
-    print(f"spaced: SentencePiece itself differs from llama.cpp on {len(differ)} of {len(strings)}", differ[:5])
-    write("spaced.json", {
-        "prefix": compact(ids),
-        "no_prefix": compact(llama_ids(exe, path, strings, tokenizer__ggml__add_space_prefix=False)),
-        "phi3": compact(llama_ids(exe, path, strings, general__name="Phi-3 like"))})
+    cases = {
+        "prefix": llama_ids(exe, path, strings),
+        "no_prefix": llama_ids(exe, path, strings, tokenizer__ggml__add_space_prefix=False),
+        "phi3": llama_ids(exe, path, strings, general__name="Phi-3 like")}
+    for name, ids in cases.items():
+        own = [(without if name == "no_prefix" else sp).encode(s) for s in strings]
+        differ = [i for i, row in enumerate(own) if row != ids["as_text"][i]]
+        # llama.cpp lets plain text merge into a control token, which SentencePiece never does.
+        merged = [i for i in differ if any(kind(t) == 3 for t in ids["as_text"][i])]
+        for i in merged:
+            ids["as_text"][i] = own[i]
+        left = [strings[i] for i in differ if i not in merged]
+        print(f"spaced, {name}: {len(merged)} by SentencePiece, which also differs from llama.cpp on {left}")
+    write("spaced.json", {name: compact(ids) for name, ids in cases.items()})
     return sp
 
 

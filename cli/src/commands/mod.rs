@@ -1,8 +1,12 @@
 //! The subcommands: each module declares its flags (a field is a flag, its help and its completion) and what it does.
 
 mod completions;
+mod inspect;
+mod packs;
 mod pull;
+mod run;
 mod synth;
+mod tokenize;
 
 use clap::{Parser, Subcommand};
 
@@ -17,7 +21,14 @@ pub(crate) struct Cli {
 /// Every subcommand.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    Run(Box<run::Args>),
     Pull(pull::Args),
+    Inspect(inspect::Args),
+    Tokenize(tokenize::Args),
+    Pack(packs::PackArgs),
+    Verify(packs::VerifyArgs),
+    Ls(packs::LsArgs),
+    Rm(packs::RmArgs),
     Synth(synth::Args),
     Completions(completions::Args),
 }
@@ -26,7 +37,14 @@ impl Command {
     /// Does what was asked.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Run(args) => run::run(&args),
             Command::Pull(args) => pull::run(&args),
+            Command::Inspect(args) => inspect::run(&args),
+            Command::Tokenize(args) => tokenize::run(&args),
+            Command::Pack(args) => packs::pack(&args),
+            Command::Verify(args) => packs::verify(&args),
+            Command::Ls(args) => packs::ls(&args),
+            Command::Rm(args) => packs::rm(&args),
             Command::Synth(args) => synth::run(&args),
             Command::Completions(args) => completions::run(&args),
         }

@@ -21,22 +21,13 @@ use catalogue::Known;
 /// In this order: an existing file or folder; a known name or any `NAME.gguf` in the models folder; a repository
 /// `OWNER/REPO[/FILE]` of the hub.
 pub(crate) fn resolve(name: &str, places: &Places) -> anyhow::Result<PathBuf> {
-    let path = Path::new(name);
-    if path.exists() {
-        return Ok(path.to_path_buf());
+    if let Some(here) = find(name, places) {
+        return Ok(here);
     }
     if let Some(known) = catalogue::find(name) {
-        let file = file_of(known, places);
-        return if file.exists() { Ok(file) } else { fetch_known(known, places) };
-    }
-    let own = places.models.join(format!("{name}.gguf"));
-    if path.components().count() == 1 && own.exists() {
-        return Ok(own);
+        return fetch_known(known, places);
     }
     if let Some((repository, file)) = hub::split_repository(name) {
-        if let Some(found) = hub::cached_folder(&repository).and_then(|folder| model_in(&folder, file)) {
-            return Ok(found);
-        }
         // `models/x.gguf` is far likelier a path with a slip than a repository's name.
         if file.is_some() || !name.ends_with(".gguf") && !name.ends_with(".plumb") {
             return fetch_repository(&repository, file);
@@ -46,6 +37,20 @@ pub(crate) fn resolve(name: &str, places: &Places) -> anyhow::Result<PathBuf> {
         "{name}: no such file or folder, and no known model; known: {}; others by path, or from the hub as OWNER/REPO",
         catalogue::names()
     )
+}
+
+/// The same among what is on this machine already.
+pub(crate) fn find(name: &str, places: &Places) -> Option<PathBuf> {
+    let path = Path::new(name);
+    if path.exists() {
+        return Some(path.to_path_buf());
+    }
+    let own = places.models.join(format!("{name}.gguf"));
+    if path.components().count() == 1 && own.exists() {
+        return Some(own);
+    }
+    let (repository, file) = hub::split_repository(name)?;
+    hub::cached_folder(&repository).and_then(|folder| model_in(&folder, file))
 }
 
 /// Fetches what `name` means, a known name or a repository, and says where it lies. What is here is checked, not

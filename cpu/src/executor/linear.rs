@@ -4,7 +4,7 @@
 //! meets all columns of a tile in one run.
 
 use tensor::op::{BufferId, Epilogue, Norm, Part};
-use tensor::panels::{PANEL_ROWS, panel_bytes};
+use tensor::panels::PANEL_ROWS;
 
 use super::{GROUP_PANELS, StepView, TILE_COLUMNS};
 use crate::pool::Worker;
@@ -100,7 +100,7 @@ impl StepView<'_> {
                     part += 1;
                 }
                 let columns = TILE_COLUMNS.min(rows - tile * TILE_COLUMNS);
-                let most = self.group(&listed[part], columns).min(if glu { 1 } else { GROUP_PANELS });
+                let most = self.group(listed, part, glu, columns);
                 let count = most.min(panels_of(&listed[part]) - panel).min(units.end - u);
                 let job = Job { w, src, normed, then, dst, tile, columns, panel, count };
                 if glu {
@@ -114,12 +114,13 @@ impl StepView<'_> {
     }
 
     /// Panels that one product call takes best.
-    fn group(&self, part: &Part, columns: usize) -> usize {
-        match (self.weight(part.weight).matrix().0.is_float(), columns) {
-            (true, 1) => 4,
-            (true, _) => 2,
-            (false, 1..=4) => 1,
-            (false, _) => 2,
+    fn group(&self, parts: &[Part], part: usize, glu: bool, columns: usize) -> usize {
+        match (self.weight(parts[part].weight).matrix().0.is_float(), columns) {
+            // Few columns stream weights: one long run.
+            (_, 1..=4) => GROUP_PANELS,
+            // Gate and up are a pair already.
+            _ if glu => 1,
+            _ => 2,
         }
     }
 
@@ -142,14 +143,10 @@ impl StepView<'_> {
             self.core.table.float_product(encoding, panels, cols, x, acc);
         } else {
             acc.fill(0.0);
-            let (blocks, bytes) = (cols / 32, panel_bytes(encoding, cols));
+            let blocks = cols / 32;
             // SAFETY: activations are only read in this stage.
             let x = unsafe { self.core.blocks.get(first * blocks, job.columns * blocks) };
-            let mut both = [panels; 2];
-            for (slot, panel) in both.iter_mut().zip(panels.chunks_exact(bytes)) {
-                *slot = panel;
-            }
-            self.core.table.int_product(encoding, &both[..job.count], cols, x, job.columns, acc);
+            self.core.table.int_product(encoding, panels, cols, x, job.columns, acc);
         }
     }
 
@@ -158,73 +155,63 @@ impl StepView<'_> {
         // SAFETY: the scratch is this thread's.
         let acc = unsafe { self.core.scratch[job.w.id].get_mut(0, len) };
         self.product(job, part, acc);
-        for i in 0..job.count {
-            let product = &acc[i * PANEL_ROWS..];
-            self.finish(job, part, i, product, job.count * PANEL_ROWS, None);
-        }
+        self.finish(job, part, acc, job.count * PANEL_ROWS, None);
     }
 
-    /// One panel of the gate and the same of the up projection.
+    /// Some panels of the gate and the same of the up projection.
     fn gated(&self, job: &Job<'_, '_>, parts: &[Part]) {
-        let len = job.columns * PANEL_ROWS;
+        let len = job.columns * job.count * PANEL_ROWS;
         // SAFETY: the scratch is this thread's.
         let acc = unsafe { self.core.scratch[job.w.id].get_mut(0, 2 * len) };
         let (gate, up) = (self.weight(parts[0].weight), self.weight(parts[1].weight));
         let (encoding, _, cols) = gate.matrix();
-        if job.columns > 4 && encoding == up.matrix().0 && !encoding.is_float() {
+        if job.count == 1 && job.columns > 4 && encoding == up.matrix().0 && !encoding.is_float() {
             acc.fill(0.0);
             let blocks = cols / 32;
             // SAFETY: activations are only read in this stage.
             let x = unsafe { self.core.blocks.get(job.tile * TILE_COLUMNS * blocks, job.columns * blocks) };
             let panels = [gate.panels(job.panel, 1), up.panels(job.panel, 1)];
-            self.core.table.int_product(encoding, &panels, cols, x, job.columns, acc);
+            self.core.table.int_product_pair(encoding, panels, cols, x, job.columns, acc);
             let second = Some((&parts[1], &acc[PANEL_ROWS..]));
-            self.finish(job, &parts[0], 0, acc, 2 * PANEL_ROWS, second);
+            self.finish(job, &parts[0], acc, 2 * PANEL_ROWS, second);
         } else {
             let (a, b) = acc.split_at_mut(len);
             self.product(job, &parts[0], a);
             self.product(job, &parts[1], b);
-            self.finish(job, &parts[0], 0, a, PANEL_ROWS, Some((&parts[1], b)));
+            self.finish(job, &parts[0], a, job.count * PANEL_ROWS, Some((&parts[1], b)));
         }
     }
 
-    /// Applies the epilogue to panel `job.panel + i`, whose products lie at `stride` from `product` on.
+    /// Applies the epilogue to the job's panels, whose products lie at `stride` from `product` on.
     fn finish(
         &self,
         job: &Job<'_, '_>,
         part: &Part,
-        i: usize,
         product: &[f32],
         stride: usize,
         second: Option<(&Part, &[f32])>,
     ) {
         let (_, rows, _) = self.weight(part.weight).matrix();
-        let first_row = (job.panel + i) * PANEL_ROWS;
-        let count = PANEL_ROWS.min(rows - first_row);
-        // A whole panel's biases are read where they lie, the last panel's from a padded copy.
-        let mut edges = [[0.0f32; PANEL_ROWS]; 2];
-        let [edge, second_edge] = &mut edges;
-        let bias = |part: &Part, edge: &mut [f32; PANEL_ROWS]| {
-            let Some(b) = part.bias else { return std::ptr::null() };
-            edge[..count].copy_from_slice(&self.weight(b).vector()[first_row..first_row + count]);
-            edge.as_ptr()
+        let first_row = job.panel * PANEL_ROWS;
+        let count = (job.count * PANEL_ROWS).min(rows - first_row);
+        let bias = |part: &Part| {
+            part.bias
+                .map_or(std::ptr::null(), |b| self.weight(b).vector()[first_row..first_row + count].as_ptr())
         };
-        let (bias, second_bias) =
-            (bias(part, edge), second.map_or(std::ptr::null(), |(p, _)| bias(p, second_edge)));
-        let needed = (job.columns - 1) * stride + PANEL_ROWS;
+        let needed = (job.columns - 1) * stride + job.count * PANEL_ROWS;
         assert!(product.len() >= needed && second.is_none_or(|(_, s)| s.len() >= needed), "products");
         let (out_stride, col) = (self.width(job.dst), part.dst_col + first_row);
         let first = job.tile * TILE_COLUMNS;
         assert!(first + job.columns <= self.buffer_rows(job.dst) && col + count <= out_stride, "outputs");
-        // SAFETY: the outputs lie within dst and belong to this panel and tile alone; the products and biases were
-        // measured above.
+        // SAFETY: the outputs lie within dst and belong to these panels and this tile alone; the products and biases
+        // were measured above.
         unsafe {
             self.core.table.finish(FinishArgs {
                 product: product.as_ptr(),
                 second: second.map_or(std::ptr::null(), |(_, s)| s.as_ptr()),
                 stride,
-                bias,
-                second_bias,
+                bias: bias(part),
+                second_bias: second.map_or(std::ptr::null(), |(p, _)| bias(p)),
                 columns: job.columns,
                 out: self.buffer(job.dst).add(first * out_stride + col),
                 out_stride,

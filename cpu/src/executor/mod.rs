@@ -24,8 +24,8 @@ use attend::AttentionUnit;
 /// Columns of one activation tile: 64 columns of 8,960 elements are 0.8 MB of blocks, within a second-level cache.
 pub(crate) const TILE_COLUMNS: usize = 64;
 
-/// Most panels of one product call.
-const GROUP_PANELS: usize = 4;
+/// Most panels of one product call, for up to four columns; more columns take two.
+const GROUP_PANELS: usize = 8;
 
 /// A weight found in the store. The store, kept alive beside it, owns the bytes.
 #[derive(Clone, Copy)]

@@ -1,4 +1,5 @@
 //! Sixteen lanes in two 256-bit registers, with AVX2, FMA and F16C.
+#![allow(clippy::needless_range_loop)] // indices run over several arrays at once
 
 use std::arch::x86_64::*;
 

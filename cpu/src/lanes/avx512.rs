@@ -1,5 +1,6 @@
 //! Sixteen lanes in one 512-bit register. Integer dot products come in two kinds: `vpdpbusd` where the CPU has VNNI,
 //! and multiply-add pairs summed in 16 bits where it has not.
+#![allow(clippy::needless_range_loop)] // indices run over several arrays at once
 
 use std::arch::x86_64::*;
 

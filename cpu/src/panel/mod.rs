@@ -46,8 +46,12 @@ impl XBlock {
 /// The arguments of one integer product, checked by [`crate::table::Table`].
 #[derive(Clone, Copy)]
 pub(crate) struct IntArgs {
-    /// One or two panels; the second is null for one.
+    /// The first panel; then either the others at `panel_bytes`, or, where this is not null, one other panel.
     pub(crate) panels: [*const u8; 2],
+    /// Bytes of one panel.
+    pub(crate) panel_bytes: usize,
+    /// Panels in all.
+    pub(crate) count: usize,
     /// Source blocks of a row.
     pub(crate) blocks: usize,
     /// Bytes from a panel's start to its codes.
@@ -55,8 +59,20 @@ pub(crate) struct IntArgs {
     /// `[blocks·subs][columns]`.
     pub(crate) x: *const XBlock,
     pub(crate) columns: usize,
-    /// `[columns][panels][16]`, added to.
+    /// `[columns][count][16]`, added to.
     pub(crate) acc: *mut f32,
+}
+
+impl IntArgs {
+    /// The p-th panel.
+    #[inline(always)]
+    fn panel(&self, p: usize) -> *const u8 {
+        if p == 1 && !self.panels[1].is_null() {
+            self.panels[1]
+        } else {
+            self.panels[0].wrapping_add(p * self.panel_bytes)
+        }
+    }
 }
 
 /// An integer product of a table. Unsafe to call: the CPU must have the table's instructions, and the arguments'
@@ -71,84 +87,99 @@ pub(crate) type IntKernel = unsafe fn(IntArgs);
 pub(crate) unsafe fn product<S: Lanes, E: Encoded>(a: IntArgs) {
     // SAFETY: the caller's contract is handed on.
     unsafe {
-        match (a.panels[1].is_null(), a.columns) {
-            (true, 1) => in_registers::<S, E, 1>(a, 0),
-            (true, 2) => in_registers::<S, E, 2>(a, 0),
-            (true, 3) => in_registers::<S, E, 3>(a, 0),
-            (true, 4) => in_registers::<S, E, 4>(a, 0),
-            (true, _) => streamed::<S, E, 1>(a),
-            (false, _) => streamed::<S, E, 2>(a),
-        }
-    }
-}
-
-/// One panel, N columns with their accumulators in registers.
-#[inline(always)]
-unsafe fn in_registers<S: Lanes, E: Encoded, const N: usize>(a: IntArgs, panel: usize) {
-    // SAFETY: the caller's contract: the panel has `blocks` heads and code blocks, x and acc `columns` columns.
-    unsafe {
-        let mut acc = [S::splat(0.0); N];
-        for (c, acc) in acc.iter_mut().enumerate() {
-            *acc = S::load(a.acc.add(16 * c));
-        }
-        let mut head = a.panels[panel];
-        let mut planes = a.panels[panel].add(a.codes_offset);
-        let mut x = a.x;
-        for _ in 0..a.blocks {
-            for j in 0..E::SUBS {
-                // Two kilobytes ahead: past the page the hardware prefetcher stops at.
-                let mut line = 0;
-                while line < E::SUB_BYTES {
-                    S::prefetch(planes.wrapping_add(AHEAD_BYTES + line));
-                    line += 64;
+        match a.columns {
+            1 => in_registers::<S, E, 1>(a),
+            2 => in_registers::<S, E, 2>(a),
+            3 => in_registers::<S, E, 3>(a),
+            4 => in_registers::<S, E, 4>(a),
+            _ => {
+                let mut p = 0;
+                while p + 2 <= a.count {
+                    streamed::<S, E, 2>(a, p);
+                    p += 2;
                 }
-                let w = E::load::<S>(head, planes, j);
-                for (c, acc) in acc.iter_mut().enumerate() {
-                    *acc = E::apply::<S>(&w, x.add(c), *acc);
+                if p < a.count {
+                    streamed::<S, E, 1>(a, p);
                 }
-                planes = planes.add(E::SUB_BYTES);
-                x = x.add(N);
             }
-            head = head.add(E::HEAD_BYTES);
-        }
-        for (c, acc) in acc.iter().enumerate() {
-            S::store(a.acc.add(16 * c), *acc);
         }
     }
 }
 
-/// How far ahead of its reads a single-column product asks for lines.
-const AHEAD_BYTES: usize = 2048;
+/// How far ahead of its reads a product of few columns asks for lines. The hardware's own prefetching stops at each page
+/// and knows nothing of where the heads end; asked for in one straight run over the panels, every line comes in time.
+const AHEAD_BYTES: usize = 4096;
 
-/// P panels with their unpacked sub-blocks in registers, columns streaming past.
+/// Panel after panel, N columns with their accumulators in registers.
 #[inline(always)]
-unsafe fn streamed<S: Lanes, E: Encoded, const P: usize>(a: IntArgs) {
+unsafe fn in_registers<S: Lanes, E: Encoded, const N: usize>(a: IntArgs) {
+    // SAFETY: the caller's contract: each panel has `blocks` heads and code blocks, x and acc `columns` columns.
+    unsafe {
+        // What one sub-block moves forward in the panel, heads included.
+        let step = a.panel_bytes / (a.blocks * E::SUBS);
+        for p in 0..a.count {
+            let mut acc = [S::splat(0.0); N];
+            let out = a.acc.add(16 * p);
+            for (c, acc) in acc.iter_mut().enumerate() {
+                *acc = S::load(out.add(16 * c * a.count));
+            }
+            let mut head = a.panel(p);
+            let mut planes = head.add(a.codes_offset);
+            let mut ahead = head.wrapping_add(AHEAD_BYTES);
+            let mut x = a.x;
+            for _ in 0..a.blocks {
+                for j in 0..E::SUBS {
+                    let mut line = 0;
+                    while line < E::SUB_BYTES + E::HEAD_BYTES / E::SUBS {
+                        S::prefetch(ahead.wrapping_add(line));
+                        line += 64;
+                    }
+                    ahead = ahead.wrapping_add(step);
+                    let w = E::load::<S>(head, planes, j);
+                    for (c, acc) in acc.iter_mut().enumerate() {
+                        *acc = E::apply::<S>(&w, x.add(c), *acc);
+                    }
+                    planes = planes.add(E::SUB_BYTES);
+                    x = x.add(N);
+                }
+                head = head.add(E::HEAD_BYTES);
+            }
+            for (c, acc) in acc.iter().enumerate() {
+                S::store(out.add(16 * c * a.count), *acc);
+            }
+        }
+    }
+}
+
+/// P panels from `first` with their unpacked sub-blocks in registers, columns streaming past.
+#[inline(always)]
+unsafe fn streamed<S: Lanes, E: Encoded, const P: usize>(a: IntArgs, first: usize) {
     // SAFETY: the caller's contract: the panels have `blocks` heads and code blocks, x and acc `columns` columns.
     unsafe {
         let mut x = a.x;
         for b in 0..a.blocks {
             for j in 0..E::SUBS {
                 let at = |p: usize| {
-                    let codes = a.panels[p].add(a.codes_offset + (b * E::SUBS + j) * E::SUB_BYTES);
-                    (a.panels[p].add(b * E::HEAD_BYTES), codes)
+                    let codes = a.panel(first + p).add(a.codes_offset + (b * E::SUBS + j) * E::SUB_BYTES);
+                    (a.panel(first + p).add(b * E::HEAD_BYTES), codes)
                 };
                 let (head, planes) = at(0);
-                let first = E::load::<S>(head, planes, j);
+                let one = E::load::<S>(head, planes, j);
                 if P == 1 {
-                    let mut acc = a.acc;
+                    let mut acc = a.acc.add(16 * first);
                     for _ in 0..a.columns {
-                        S::store(acc, E::apply::<S>(&first, x, S::load(acc)));
-                        acc = acc.add(16);
+                        S::store(acc, E::apply::<S>(&one, x, S::load(acc)));
+                        acc = acc.add(16 * a.count);
                         x = x.add(1);
                     }
                 } else {
                     let (head, planes) = at(1);
-                    let second = E::load::<S>(head, planes, j);
-                    let mut acc = a.acc;
+                    let two = E::load::<S>(head, planes, j);
+                    let mut acc = a.acc.add(16 * first);
                     for _ in 0..a.columns {
-                        S::store(acc, E::apply::<S>(&first, x, S::load(acc)));
-                        S::store(acc.add(16), E::apply::<S>(&second, x, S::load(acc.add(16))));
-                        acc = acc.add(32);
+                        S::store(acc, E::apply::<S>(&one, x, S::load(acc)));
+                        S::store(acc.add(16), E::apply::<S>(&two, x, S::load(acc.add(16))));
+                        acc = acc.add(16 * a.count);
                         x = x.add(1);
                     }
                 }

@@ -138,7 +138,12 @@ impl Gguf<'_> {
         let original_context = self.count("rope.scaling.original_context_length")?.unwrap_or(context);
         let attention_factor = f64::from(self.f32("rope.scaling.attn_factor")?.unwrap_or(1.0));
         let kind_key = self.key("rope.scaling.type");
-        let scaling = match self.metadata.str(&kind_key)? {
+        // Files of the family that brought LongRoPE have its lists and name no type.
+        let kind = match self.metadata.str(&kind_key)? {
+            None if self.has("rope_factors_long.weight") => Some("longrope"),
+            kind => kind,
+        };
+        let scaling = match kind {
             Some("none") => RopeScaling::None,
             None | Some("linear") if factor == 1.0 => RopeScaling::None,
             None | Some("linear") => RopeScaling::Linear { factor },

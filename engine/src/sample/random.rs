@@ -12,8 +12,8 @@
 //!                = first(block) + E(own word)   for every other: exponential arrivals have no memory
 //! E(word) = −ln((word + 1/2) / 2³²);  noise(token) = −ln(arrival(token))
 //! ```
-//! That is 64 independent exponentials exactly. A word per token instead costs about a millisecond for 262,144 tokens, near
-//! a small model's step; this way most blocks are passed over with a sixty-fourth of the words.
+//! That is 64 independent exponentials exactly. A word per token instead costs about a millisecond for 262,144 tokens,
+//! near a small model's step; this way most blocks are passed over with a sixty-fourth of the words.
 //!
 //! The address in full, so that any draw can be repeated elsewhere:
 //! ```text

@@ -6,6 +6,7 @@
 
 mod python;
 
+use std::borrow::Cow;
 use std::fmt;
 
 use minijinja::syntax::SyntaxConfig;
@@ -37,7 +38,7 @@ impl Message {
 }
 
 /// What stops a template that would never end: far more than any conversation needs.
-const FUEL: u64 = 1 << 30;
+const FUEL: u64 = 1 << 24;
 const NAME: &str = "chat template";
 
 /// A parsed template with the model's beginning and ending texts.
@@ -77,6 +78,7 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(python::method);
         environment.set_fuel(Some(FUEL));
         environment.add_filter("tojson", python::tojson);
+        environment.add_test("iterable", python::is_iterable);
         environment.add_function("raise_exception", |message: Value| -> Result<Value, minijinja::Error> {
             let said = Raised(message.to_string());
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(said))
@@ -105,7 +107,7 @@ impl ChatTemplate {
         extra: &Map<String, serde_json::Value>,
     ) -> Result<String> {
         let given = [
-            ("messages", Value::from(Serde(messages))),
+            ("messages", Value::from(Serde(messages.iter().map(with_reasoning).collect::<Vec<_>>()))),
             ("add_generation_prompt", Value::from(add_generation_prompt)),
             ("bos_token", Value::from(self.bos.as_str())),
             ("eos_token", Value::from(self.eos.as_str())),
@@ -127,6 +129,21 @@ impl ChatTemplate {
             Error::Template(describe(&error))
         })
     }
+}
+
+/// Names under which templates look for what the model thought before it answered, in the order of preference.
+const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// The message with its reasoning under the names that templates read, as transformers hands it to them.
+fn with_reasoning(message: &Message) -> Cow<'_, Message> {
+    let Some(reasoning) = REASONING.iter().filter_map(|name| message.more.get(*name)).find(|r| !r.is_null())
+    else {
+        return Cow::Borrowed(message);
+    };
+    let mut named = message.clone();
+    named.more.entry("thinking").or_insert_with(|| reasoning.clone());
+    named.more.insert("reasoning_content".to_owned(), reasoning.clone());
+    Cow::Owned(named)
 }
 
 /// An error of the template engine in one line, with its causes.

@@ -11,6 +11,11 @@ pub(super) fn method(state: &mut State, value: &Value, name: &str, args: &[Value
     minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
 }
 
+/// Jinja's `iterable` test: not for `none`.
+pub(super) fn is_iterable(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+}
+
 /// `strftime` of Python, at `now`.
 pub(super) fn strftime(format: &str, now: &ZonedDateTime) -> Result<String, jiff::Error> {
     jiff::fmt::strtime::format(format, now)

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Special;
 use super::bytes::from_alphabet;
+use super::source::{Roles, ends_by_text, sorted};
 use crate::{Error, Result};
 
 /// How pieces are written, from the file's decoder.
@@ -56,12 +57,15 @@ impl JsonTokenizerReady {
     }
 
     pub(super) fn piece(&self, id: u32) -> Cow<'_, [u8]> {
-        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-        if let Some(token) = added.get(&id) {
-            return Cow::Borrowed(token.content.as_bytes());
-        }
-        let Some(token) = self.tokenizer.id_to_token(id) else {
-            return Cow::Borrowed(&[]);
+        let added = self.tokenizer.get_added_vocabulary();
+        let token = match (added.get_added_tokens_decoder().get(&id), added.simple_id_to_token(id)) {
+            // An added token that the normalizer changes is written as the vocabulary writes.
+            (Some(token), Some(written)) if token.content != written => written,
+            (Some(token), _) => return Cow::Borrowed(token.content.as_bytes()),
+            (None, _) => match self.tokenizer.id_to_token(id) {
+                Some(token) => token,
+                None => return Cow::Borrowed(&[]),
+            },
         };
         Cow::Owned(match self.writing {
             Writing::ByteLevel => from_alphabet(&token),
@@ -129,4 +133,55 @@ fn writing(file: &Value) -> Result<Writing> {
         "a generating model's pieces are byte-level or have \u{2581} for spaces",
     )
     .into())
+}
+
+/// The ids with a role, from the files of a Hugging Face folder.
+pub(super) fn roles(
+    tokenizer: &str,
+    tokenizer_config: Option<&str>,
+    generation_config: Option<&str>,
+) -> Result<Roles> {
+    let parse = |name: &str, text: &str| -> Result<Value> {
+        serde_json::from_str(text).map_err(|e| failed(format!("{name}: {e}")))
+    };
+    let optional = |name: &str, text: Option<&str>| text.map_or(Ok(Value::Null), |text| parse(name, text));
+    let file = parse("tokenizer.json", tokenizer)?;
+    let config = optional("tokenizer_config.json", tokenizer_config)?;
+    let generation = optional("generation_config.json", generation_config)?;
+
+    let as_id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let entry = |text: &str| added.iter().find(|token| token["content"] == text);
+    let id_of = |text: &str| match entry(text) {
+        Some(token) => as_id(&token["id"]),
+        None => as_id(&file["model"]["vocab"][text]),
+    };
+    let special =
+        |id: u32| added.iter().any(|token| as_id(&token["id"]) == Some(id) && token["special"] == true);
+    // A token is named by its text, or by an object that has it.
+    let named = |key: &str| {
+        let value = &config[key];
+        value.as_str().or_else(|| value["content"].as_str()).and_then(id_of)
+    };
+    let bos = named("bos_token").or_else(|| as_id(&generation["bos_token_id"]));
+    let stops: Vec<u32> = match &generation["eos_token_id"] {
+        Value::Array(ids) => ids.iter().filter_map(as_id).collect(),
+        id => as_id(id).into_iter().collect(),
+    };
+    let eos = named("eos_token").or_else(|| stops.first().copied());
+    let mut ends = ends_by_text(id_of, special);
+    ends.extend(stops.into_iter().chain(eos));
+    let adds = |id: Option<u32>| id.is_some_and(|id| added_around(&file["post_processor"], id));
+    Ok(Roles { bos, eos, add_bos: adds(bos), add_eos: adds(eos), end_of_generation: sorted(ends) })
+}
+
+/// True if a post-processor, or a step of it, puts the token around a text.
+fn added_around(processor: &Value, id: u32) -> bool {
+    let template = processor["single"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let in_template = template.iter().filter_map(|part| part["SpecialToken"]["id"].as_str()).any(|name| {
+        let ids = processor["special_tokens"][name]["ids"].as_array();
+        ids.is_some_and(|ids| ids.iter().any(|known| known.as_u64() == Some(id.into())))
+    });
+    let steps = processor["processors"].as_array().map(Vec::as_slice).unwrap_or_default();
+    in_template || steps.iter().any(|step| added_around(step, id))
 }

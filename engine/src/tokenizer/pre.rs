@@ -26,8 +26,9 @@ enum Tail {
 /// the pieces of the step before.
 enum Step {
     Split(&'static str, Tail),
-    /// Runs of numbers in groups of three, counted from the right.
-    NumberGroups,
+    /// Runs of digits at a word's end are cut out, in groups of three counted from the right:
+    /// `\d{1,3}(?=(?:\d{3})*\b)`.
+    DigitGroups,
 }
 
 /// A row of the table.
@@ -45,7 +46,7 @@ const fn row(names: &'static [&'static str], steps: &'static [Step]) -> Named {
     Named { names, steps, ignore_merges: false, add_bos: false }
 }
 
-use Step::{NumberGroups, Split};
+use Step::{DigitGroups, Split};
 use Tail::{GiveBack, GiveBackInLine, Keep};
 
 macro_rules! contractions {
@@ -120,15 +121,6 @@ const DEEPSEEK_LETTERS: Step = Split(
 );
 const DEEPSEEK_MARKS: Step =
     Split(r"\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+", Keep);
-const AFMOE_SCRIPTS: Step = Split(
-    concat!(
-        r"[\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{8C48}-\u{FAFF}\u{3040}-\u{309F}\u{30A0}-\u{30FF}",
-        r"\u{FF65}-\u{FF9F}\u{2F00}-\u{2FDF}\u{E40}-\u{E7F}\u{E80}-\u{EFF}\u{1780}-\u{17FF}",
-        r"\u{1000}-\u{109F}\u{AA60}-\u{AA7F}\u{A9E0}-\u{A9FF}\u{AC00}-\u{D7AF}\u{1100}-\u{11FF}]+"
-    ),
-    Keep,
-);
-
 static TABLE: &[Named] = &[
     row(&["default"], &[Split(r"[\p{P}$+<=>\^~|]+", Keep), GPT2, Split(r"\p{N}+", Keep), THREE_DIGITS]),
     row(
@@ -269,7 +261,6 @@ static TABLE: &[Named] = &[
         &["deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"],
         &[THREE_NUMBERS, IDEOGRAPHS, DEEPSEEK3_WORDS],
     ),
-    row(&["afmoe"], &[NumberGroups, AFMOE_SCRIPTS, DEEPSEEK3_WORDS]),
     Named {
         names: &["tekken"],
         steps: &[Split(cased_words!("", r"\p{N}"), GiveBackInLine)],
@@ -280,17 +271,10 @@ static TABLE: &[Named] = &[
         &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"],
         &[Split(cased_words!(concat!(contractions!(), "?"), r"\p{N}{1,3}"), GiveBackInLine)],
     ),
-    Named {
-        names: &["granite-embed-multi-97m"],
-        steps: &[Split(cased_words!(concat!(contractions!(), "?"), r"\p{N}{1,3}"), GiveBackInLine)],
-        ignore_merges: true,
-        add_bos: false,
-    },
     row(
         &["tiny_aya", "cohere2moe"],
-        &[NumberGroups, Split(cased_words!(concat!(contractions!(), "?"), r"\p{N}{1,3}"), GiveBackInLine)],
+        &[DigitGroups, Split(cased_words!(concat!(contractions!(), "?"), r"\p{N}{1,3}"), GiveBackInLine)],
     ),
-    row(&["superbpe"], &[NumberGroups]),
     row(&["bloom", "gpt3-finnish", "poro-chat"], &[BLOOM]),
     row(&["viking"], &[BLOOM, ONE_NUMBER]),
 ];
@@ -303,7 +287,7 @@ pub(super) struct PreTokenizer {
 
 enum Compiled {
     Split(Box<Regex>, Tail),
-    NumberGroups(Box<Regex>),
+    Groups(Box<Regex>),
 }
 
 /// All names, for messages.
@@ -333,7 +317,7 @@ impl PreTokenizer {
             .iter()
             .map(|step| match step {
                 Split(pattern, tail) => compile(*pattern).map(|regex| Compiled::Split(regex, *tail)),
-                NumberGroups => compile(r"\p{N}+").map(Compiled::NumberGroups),
+                DigitGroups => compile(r"\d+\b").map(Compiled::Groups),
             })
             .collect::<Option<Vec<_>>>()?;
         Some(PreTokenizer { steps, ignore_merges: row.ignore_merges })
@@ -375,7 +359,7 @@ impl Compiled {
                     done = end;
                 }
             }
-            Compiled::NumberGroups(regex) => {
+            Compiled::Groups(regex) => {
                 for found in regex.find_iter(part) {
                     push(done..found.start());
                     done = found.start();

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use tensor::files::Metadata;
 
-use super::{merges, pre};
+use super::{json, merges, pre};
 use crate::{Error, Result};
 
 /// Everything [`Tokenizer::build`](super::Tokenizer::build) needs.
@@ -183,6 +183,18 @@ impl TokenizerSource {
         Vocabulary::from_gguf(metadata).map(|v| TokenizerSource::Vocabulary(Box::new(v)))
     }
 
+    /// The tokenizer of a Hugging Face folder: the content of tokenizer.json, and, where the folder has them, of
+    /// tokenizer_config.json and generation_config.json (or config.json), which name the beginning and ending tokens.
+    pub fn from_json(
+        tokenizer: impl Into<String>,
+        tokenizer_config: Option<&str>,
+        generation_config: Option<&str>,
+    ) -> Result<Self> {
+        let json = tokenizer.into();
+        let roles = json::roles(&json, tokenizer_config, generation_config)?;
+        Ok(TokenizerSource::Json(Box::new(JsonTokenizer { json, roles })))
+    }
+
     /// Ids with a role.
     pub fn roles(&self) -> &Roles {
         match self {
@@ -331,7 +343,7 @@ impl Vocabulary {
     }
 }
 
-fn sorted(ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
+pub(super) fn sorted(ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
     let mut ids: Vec<u32> = ids.into_iter().collect();
     ids.sort_unstable();
     ids
@@ -356,7 +368,10 @@ pub(super) fn ids_by_text(tokens: &[String]) -> Result<HashMap<&str, u32>> {
 }
 
 /// Ids of the well-known end texts that the vocabulary has.
-fn ends_by_text(id_of: impl Fn(&str) -> Option<u32>, is_control: impl Fn(u32) -> bool) -> HashSet<u32> {
+pub(super) fn ends_by_text(
+    id_of: impl Fn(&str) -> Option<u32>,
+    is_control: impl Fn(u32) -> bool,
+) -> HashSet<u32> {
     let sure = END_TEXTS.iter().filter_map(|text| id_of(text));
     let declared = id_of(END_TEXT_IF_CONTROL).filter(|id| is_control(*id));
     sure.chain(declared).collect()

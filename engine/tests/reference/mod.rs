@@ -1,5 +1,5 @@
 //! Metadata of GGUF files for the tokenizer tests, and where the models are.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::path::PathBuf;
 
@@ -56,10 +56,30 @@ impl Reader<'_> {
                 let kind = self.u32();
                 let values: Vec<Value> = (0..self.u64()).map(|_| self.value(kind)).collect();
                 Value::Array(match kind {
-                    8 => Array::Str(values.into_iter().map(|v| if let Value::Str(s) = v { s } else { unreachable!() }).collect()),
-                    6 | 12 => Array::Float(values.into_iter().map(|v| if let Value::Float(x) = v { x } else { unreachable!() }).collect()),
-                    1 | 3 | 5 | 11 => Array::Int(values.into_iter().map(|v| if let Value::Int(x) = v { x } else { unreachable!() }).collect()),
-                    _ => Array::Uint(values.into_iter().map(|v| if let Value::Uint(x) = v { x } else { unreachable!() }).collect()),
+                    8 => Array::Str(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Str(s) = v { s } else { unreachable!() })
+                            .collect(),
+                    ),
+                    6 | 12 => Array::Float(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Float(x) = v { x } else { unreachable!() })
+                            .collect(),
+                    ),
+                    1 | 3 | 5 | 11 => Array::Int(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Int(x) = v { x } else { unreachable!() })
+                            .collect(),
+                    ),
+                    _ => Array::Uint(
+                        values
+                            .into_iter()
+                            .map(|v| if let Value::Uint(x) = v { x } else { unreachable!() })
+                            .collect(),
+                    ),
                 })
             }
             10 => Value::Uint(self.u64()),

@@ -9,6 +9,8 @@ use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::Serialize;
 use tempfile::NamedTempFile;
@@ -62,7 +64,7 @@ impl Builder {
         self.file_len
     }
 
-    /// Writes the reservoir to `path` and opens it.
+    /// Writes the reservoir to `path` and opens it. A source without hashes is hashed meanwhile, on a second thread.
     ///
     /// It is written under another name in the same folder, synced, and renamed: there is never half a file at `path`.
     /// The temporary file goes away on any error; one that a killed process left behind goes away when the same pack is
@@ -79,7 +81,7 @@ impl Builder {
 
     /// As [`Builder::write_file`], through whatever `store` makes of the temporary file.
     fn write_file_through<S: Store>(
-        self,
+        mut self,
         path: &Path,
         fill: &mut Fill<'_>,
         progress: &mut Progress<'_>,
@@ -93,30 +95,79 @@ impl Builder {
         let at_path = |e| Error::io(path, e);
         reserve_space(temporary.as_file(), self.file_len).map_err(at_path)?;
         let mut store = store(temporary.as_file()).map_err(at_path)?;
-        self.write(&mut store, path, fill, progress)?;
+        self.write_data_hashing(&mut store, path, fill, progress)?;
+        self.write_head(&mut store, path)?;
         temporary.as_file().sync_all().map_err(at_path)?;
         temporary.persist(path).map_err(|e| Error::io(path, e.error))?;
         // The rename itself must survive a power failure too.
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| Error::io(folder, e))
     }
 
-    /// Makes the reservoir in private memory, with huge pages where the system has them.
-    pub fn in_memory(self, fill: &mut Fill<'_>, progress: &mut Progress<'_>) -> Result<Reservoir> {
+    /// Makes the reservoir in private memory, with huge pages where the system has them. The source is not hashed.
+    pub fn in_memory(mut self, fill: &mut Fill<'_>, progress: &mut Progress<'_>) -> Result<Reservoir> {
         let mut map = super::anonymous(self.file_len)?;
         let name = Path::new("prepared weights in memory");
-        self.write(&mut map, name, fill, progress)?;
+        self.write_data(&mut map, name, fill, progress)?;
+        self.write_head(&mut map, name)?;
         Reservoir::from_map(map, name)
     }
 
-    fn write(
-        mut self,
+    /// Writes the data while a second thread hashes the source.
+    fn write_data_hashing(
+        &mut self,
         store: &mut impl Store,
         path: &Path,
         fill: &mut Fill<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<()> {
+        let mut source = self.table.source.clone();
+        if source.is_hashed() {
+            return self.write_data(store, path, fill, progress);
+        }
+        let to_hash = source.len_bytes();
+        let (hashed, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+        let source = std::thread::scope(|scope| {
+            let hasher = scope.spawn(|| {
+                let result = source.hash_while(&mut |bytes| {
+                    hashed.fetch_add(bytes, Ordering::Relaxed);
+                    !stopped.load(Ordering::Relaxed)
+                });
+                result.map(|()| source)
+            });
+            let (mut written, mut to_write) = (0, 0);
+            let result = self.write_data(store, path, fill, &mut |done, total| {
+                (written, to_write) = (done, total);
+                progress(done + hashed.load(Ordering::Relaxed), total + to_hash);
+            });
+            stopped.store(result.is_err(), Ordering::Relaxed);
+            while !hasher.is_finished() {
+                std::thread::sleep(Duration::from_millis(10));
+                if result.is_ok() {
+                    progress(written + hashed.load(Ordering::Relaxed), to_write + to_hash);
+                }
+            }
+            let source = hasher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result.and(source)
+        })?;
+        self.table.source = source;
+        progress(self.data_bytes() + to_hash, self.data_bytes() + to_hash);
+        Ok(())
+    }
+
+    /// Bytes of the data region.
+    fn data_bytes(&self) -> u64 {
+        self.file_len - self.data_offset
+    }
+
+    fn write_data(
+        &mut self,
+        store: &mut impl Store,
+        path: &Path,
+        fill: &mut Fill<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let total = self.data_bytes();
         let mut out = Pieces { store, at: self.data_offset, buffer: Vec::with_capacity(HUGE_PAGE_BYTES) };
-        let total = self.file_len - self.data_offset;
         let mut part_bytes = Vec::new();
         for tensor in 0..self.table.tensors.len() {
             let entry = &self.table.tensors[tensor];
@@ -135,10 +186,13 @@ impl Builder {
         }
         out.pad_to(self.file_len).map_err(|e| Error::io(path, e))?;
         progress(total, total);
-        // The head comes last, when the checksums are known. They have a fixed width, so the layout stands.
-        let head = header::encode(&self.table, &self.model)?;
-        debug_assert_eq!(head.len() as u64, self.data_offset);
-        let mut out = Pieces { store: out.store, at: 0, buffer: out.buffer };
+        Ok(())
+    }
+
+    /// The head comes last, when checksums and hashes are known.
+    fn write_head(&self, store: &mut impl Store, path: &Path) -> Result<()> {
+        let head = header::encode(&self.table, &self.model, self.data_offset, self.file_len)?;
+        let mut out = Pieces { store, at: 0, buffer: Vec::with_capacity(HUGE_PAGE_BYTES) };
         out.put(&head).map_err(|e| Error::io(path, e))
     }
 }
@@ -340,7 +394,9 @@ mod tests {
                 Ok(())
             }
         }
-        builder().write(&mut Aligned, Path::new("m"), &mut |_, _| Ok(()), &mut |_, _| {}).unwrap();
+        let mut builder = builder();
+        builder.write_data(&mut Aligned, Path::new("m"), &mut |_, _| Ok(()), &mut |_, _| {}).unwrap();
+        builder.write_head(&mut Aligned, Path::new("m")).unwrap();
     }
 
     #[test]

@@ -83,9 +83,12 @@ fn check_names(table: &Table, file: &str) -> Result<()> {
     }
 }
 
-/// The head's size up to the data region, and the whole file's, for a table of this shape.
+/// The head's size up to the data region, and the whole file's, for a table of this shape. Checksums and the source's
+/// hashes may still change: they have a fixed width.
 pub(super) fn sizes(table: &Table, model: &str) -> Result<(u64, u64)> {
-    let head = FIXED_BYTES + to_json(table)?.len() + model.len();
+    let mut filled = table.clone();
+    filled.source.files.iter_mut().for_each(|f| f.sha256 = Some("0".repeat(64)));
+    let head = FIXED_BYTES + to_json(&filled)?.len() + model.len();
     let data_offset = (head as u64).next_multiple_of(HUGE);
     if data_offset > MAX_DATA_OFFSET {
         return Err(Error::malformed(
@@ -105,10 +108,10 @@ fn to_json(table: &Table) -> Result<String> {
     serde_json::to_string(table).map_err(|e| Error::malformed("the table of a pack", "JSON", e.to_string()))
 }
 
-/// The head's bytes, `data_offset` of them.
-pub(super) fn encode(table: &Table, model: &str) -> Result<Vec<u8>> {
-    let (data_offset, file_len) = sizes(table, model)?;
+/// The head's bytes, filled up to `data_offset`; both numbers as [`sizes`] gave them.
+pub(super) fn encode(table: &Table, model: &str, data_offset: u64, file_len: u64) -> Result<Vec<u8>> {
     let mut head = compose(&to_json(table)?, model, data_offset, file_len);
+    assert!(head.len() as u64 <= data_offset, "the head fits before the data");
     head.resize(data_offset as usize, 0);
     Ok(head)
 }

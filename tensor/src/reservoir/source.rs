@@ -85,14 +85,24 @@ impl Source {
     pub fn hash(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let total = self.len_bytes();
         let mut done = 0;
+        self.hash_while(&mut |bytes| {
+            done += bytes;
+            progress(done, total);
+            true
+        })
+    }
+
+    /// As [`Source::hash`], as long as `go_on`, told of the bytes read since it was last asked, says so.
+    pub(super) fn hash_while(&mut self, go_on: &mut dyn FnMut(u64) -> bool) -> Result<()> {
         for file in &mut self.files {
-            let sha256 = sha256(file, &mut |bytes| {
-                done += bytes;
-                progress(done, total);
-            })?;
-            file.sha256 = Some(sha256);
+            file.sha256 = sha256(file, go_on)?;
         }
         Ok(())
+    }
+
+    /// True if every file has its hash.
+    pub(super) fn is_hashed(&self) -> bool {
+        self.files.iter().all(|f| f.sha256.is_some())
     }
 
     /// Hashes the files where they lay and compares with the hashes recorded here.
@@ -117,7 +127,8 @@ impl Source {
     }
 }
 
-fn sha256(expected: &SourceFile, read_bytes: &mut dyn FnMut(u64)) -> Result<String> {
+/// The hash of a file, or `None` if it was not to go on.
+fn sha256(expected: &SourceFile, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<String>> {
     let path = Path::new(&expected.path);
     let mut file = open_regular(path)?;
     let mut hash = Sha256::new();
@@ -128,7 +139,9 @@ fn sha256(expected: &SourceFile, read_bytes: &mut dyn FnMut(u64)) -> Result<Stri
             break;
         }
         hash.update(&buffer[..n]);
-        read_bytes(n as u64);
+        if !go_on(n as u64) {
+            return Ok(None);
+        }
     }
     let now = SourceFile::new(path, &file.metadata().map_err(|e| Error::io(path, e))?);
     if !now.is_same_file(expected) {
@@ -138,7 +151,7 @@ fn sha256(expected: &SourceFile, read_bytes: &mut dyn FnMut(u64)) -> Result<Stri
             "a changed one",
         ));
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(Some(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ impl Flags {
             config.hlg = Some(ToneCurve::parse(text)?);
         }
         if config.dry_multiplier > 0.0 && config.dry_sequence_breakers.is_empty() {
-            config.dry_sequence_breakers = sequence_breakers(tokenizer);
+            config.dry_sequence_breakers = breakers(tokenizer);
         }
         config.validate()?;
         Ok(config)
@@ -116,6 +116,13 @@ fn set<T>(slot: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *slot = given;
     }
+}
+
+/// Tokens at which DRY begins anew: those that hold a line break, a colon, a quotation mark or an asterisk.
+fn breakers(tokenizer: &Tokenizer) -> Vec<u32> {
+    let pieces: Vec<_> = (0..tokenizer.vocab_size() as u32).map(|id| (id, tokenizer.piece(id))).collect();
+    let texts = pieces.iter().filter_map(|(id, piece)| Some((*id, std::str::from_utf8(piece).ok()?)));
+    sequence_breakers(texts, &["\n", ":", "\"", "*"])
 }
 
 /// Reads `ID=X`.
