@@ -69,38 +69,62 @@ pub fn pairwise_cuts() -> Vec<Cut> {
 /// Logits of every position of a history: `[positions][vocabulary]`, as bits.
 type Answer = Vec<Vec<u32>>;
 
+/// One way of running a case.
+#[derive(Clone, Copy)]
+pub struct Arm<'a> {
+    /// The device's name, for messages.
+    pub name: &'a str,
+    /// What runs it.
+    pub device: &'a dyn Device,
+    /// How the work is cut.
+    pub cut: Cut,
+}
+
 /// Asserts that every device gives, for every cut, the bits that the first device gives for each history alone and token
 /// by token.
 ///
 /// # Panics
 /// Where a bit differs, naming the case, the device, the cut, the sequence and the position.
 pub fn assert_one_answer(case: &Case, devices: &[(String, Box<dyn Device>)], cuts: &[Cut]) {
+    let mut arms = Vec::new();
+    for (name, device) in devices {
+        arms.extend(cuts.iter().map(|&cut| Arm { name, device: &**device, cut }));
+    }
     let alone = Cut { batch: 1, chunk: 1, reuse: Reuse::None };
+    let (name, device) = &devices[0];
+    assert_arms(case, Arm { name, device: &**device, cut: alone }, &arms);
+}
+
+/// Asserts that every arm gives the bits that `reference`, whose batch and reuse do not count, gives for each history
+/// alone.
+///
+/// # Panics
+/// As [`assert_one_answer`].
+pub fn assert_arms(case: &Case, reference: Arm<'_>, arms: &[Arm<'_>]) {
+    let alone = Cut { batch: 1, reuse: Reuse::None, ..reference.cut };
     let reference: Vec<Answer> = case
         .histories
         .iter()
-        .map(|h| answers(case, &*devices[0].1, std::slice::from_ref(h), alone).remove(0))
+        .map(|h| answers(case, reference.device, std::slice::from_ref(h), alone).remove(0))
         .collect();
-    for (name, device) in devices {
-        for &cut in cuts {
-            let histories = &case.histories[..cut.batch.min(case.histories.len())];
-            let found = answers(case, &**device, histories, cut);
-            for (s, (found, expected)) in found.iter().zip(&reference).enumerate() {
-                assert_eq!(found.len(), expected.len(), "{} on {name}, {cut:?}: sequence {s}", case.name);
-                for (position, (f, e)) in found.iter().zip(expected).enumerate() {
-                    if f.is_empty() {
-                        continue; // a reused position
-                    }
-                    let at = f.iter().zip(e).position(|(a, b)| a != b);
-                    assert!(
-                        at.is_none(),
-                        "{} on {name}, {cut:?}: sequence {s}, position {position}, logit {}: {} for {}",
-                        case.name,
-                        at.unwrap_or_default(),
-                        f32::from_bits(f[at.unwrap_or_default()]),
-                        f32::from_bits(e[at.unwrap_or_default()]),
-                    );
+    for &Arm { name, device, cut } in arms {
+        let histories = &case.histories[..cut.batch.min(case.histories.len())];
+        let found = answers(case, device, histories, cut);
+        for (s, (found, expected)) in found.iter().zip(&reference).enumerate() {
+            assert_eq!(found.len(), expected.len(), "{} on {name}, {cut:?}: sequence {s}", case.name);
+            for (position, (f, e)) in found.iter().zip(expected).enumerate() {
+                if f.is_empty() {
+                    continue; // a reused position
                 }
+                let at = f.iter().zip(e).position(|(a, b)| a != b);
+                assert!(
+                    at.is_none(),
+                    "{} on {name}, {cut:?}: sequence {s}, position {position}, logit {}: {} for {}",
+                    case.name,
+                    at.unwrap_or_default(),
+                    f32::from_bits(f[at.unwrap_or_default()]),
+                    f32::from_bits(e[at.unwrap_or_default()]),
+                );
             }
         }
     }

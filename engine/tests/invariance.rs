@@ -72,3 +72,21 @@ models! { pairwise:
     llama_half: "llama-64-half.gguf";
     qwen3_k: "qwen3-k.gguf";
 }
+
+/// Every golden model on every table, also with more threads than this machine may have, the whole cross product.
+#[test]
+#[ignore = "takes minutes; `cargo xtask invariance --full` runs it"]
+fn every_model_at_length() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../golden/models");
+    let mut models: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".gguf"))
+        .collect();
+    models.sort();
+    assert!(!models.is_empty(), "no golden models");
+    for model in models {
+        eprintln!("{model}");
+        assert_one_answer(&case(&model), &devices(&[1, 2, 3, 5]), &all_cuts());
+    }
+}

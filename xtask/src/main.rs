@@ -3,10 +3,12 @@
 //! It does not know how anything is built or computed: it reads the tree, and starts cargo, the `plumb` binary and
 //! the Python scripts that make the golden values.
 
+mod accuracy;
 mod ci;
 mod command;
 mod fuzz;
 mod golden;
+mod invariance;
 mod models;
 mod tidy;
 
@@ -31,6 +33,10 @@ enum Task {
     Models(models::Args),
     /// Run each fuzz target for a while
     Fuzz(fuzz::Args),
+    /// Compare the real models with the oracles over the whole text, and write docs/accuracy.md
+    Accuracy(accuracy::Args),
+    /// Check that every way of running a model gives the same bits
+    Invariance(invariance::Args),
     /// Make the golden values again with the Python scripts under golden/
     Golden(golden::Args),
 }
@@ -41,6 +47,8 @@ fn main() -> ExitCode {
         Task::Tidy => tidy::run(),
         Task::Models(args) => models::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Accuracy(args) => accuracy::run(&args),
+        Task::Invariance(args) => invariance::run(&args),
         Task::Golden(args) => golden::run(&args),
     };
     match result {
