@@ -1,10 +1,10 @@
 //! Chat templates render as transformers renders them (golden/template, made by its make.py).
 
-mod common;
+mod reference;
 
 use std::collections::BTreeMap;
 
-use common::{metadata, model};
+use reference::{metadata, model};
 use engine::Error;
 use engine::template::{ChatTemplate, Message};
 use serde_json::{Map, Value};

@@ -135,7 +135,7 @@ fn tokenizer_json_is_run_as_it_is() {
     let corpus: Vec<String> = read("corpus.json");
     let goldens: std::collections::HashMap<String, JsonGolden> = read("tokenizer_json.json");
     for (name, golden) in goldens {
-        let json = std::fs::read_to_string(common::golden(&format!("{name}.tokenizer.json"))).unwrap();
+        let json = std::fs::read_to_string(reference::golden(&format!("{name}.tokenizer.json"))).unwrap();
         let config = r#"{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#;
         let source = TokenizerSource::from_json(json, Some(config), Some(r#"{"eos_token_id": [7, 9]}"#)).unwrap();
         let tokenizer = Tokenizer::build(&source).unwrap();
