@@ -21,7 +21,10 @@ fn read<T: serde::de::DeserializeOwned>(name: &str) -> T {
 
 /// Every text of the corpus, in both readings and as a whole text.
 fn check(what: &str, tokenizer: &Tokenizer, golden: &Golden) {
-    let corpus: Vec<String> = read("corpus.json");
+    check_on(what, tokenizer, golden, &read::<Vec<String>>("corpus.json"));
+}
+
+fn check_on(what: &str, tokenizer: &Tokenizer, golden: &Golden, corpus: &[String]) {
     assert_eq!(corpus.len(), golden.as_text.len());
     let mut wrong = Vec::new();
     for (i, text) in corpus.iter().enumerate() {
@@ -266,5 +269,24 @@ fn very_long_runs_are_tokenized() {
     for text in [" ".repeat(1 << 17) + "x", "a".repeat(1 << 15), "1".repeat(1 << 15), "\n".repeat(1 << 15)] {
         let ids = tokenizer.encode(&text, Special::AsTokens, true).unwrap();
         assert_eq!(tokenizer.decode(&ids, true), text);
+    }
+}
+
+/// PLUMB_CORPUS names a folder with a corpus.json and MODEL.json in the manner of golden/tokenizer, of any length.
+#[test]
+#[ignore = "needs a folder of texts"]
+fn ids_of_a_further_corpus() {
+    let folder = std::path::PathBuf::from(std::env::var_os("PLUMB_CORPUS").expect("PLUMB_CORPUS is set"));
+    let corpus =
+        serde_json::from_str::<Vec<String>>(&std::fs::read_to_string(folder.join("corpus.json")).unwrap());
+    for name in ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b"] {
+        let golden = std::fs::read_to_string(folder.join(format!("{name}.json"))).unwrap();
+        let source = TokenizerSource::from_gguf(&metadata(&model(name))).unwrap();
+        check_on(
+            name,
+            &Tokenizer::build(&source).unwrap(),
+            &serde_json::from_str(&golden).unwrap(),
+            corpus.as_ref().unwrap(),
+        );
     }
 }

@@ -35,6 +35,12 @@ impl Added {
         Ok(Added { automaton, tokens: kept })
     }
 
+    /// Memory that finding takes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let automaton = self.automaton.as_ref().map_or(0, AhoCorasick::memory_usage);
+        automaton + size_of::<(u32, bool)>() * self.tokens.capacity()
+    }
+
     /// The parts of `text`, in order; no empty ones.
     pub(super) fn parts<'t>(&self, text: &'t str) -> Vec<Part<'t>> {
         let mut parts = Vec::new();

@@ -1,4 +1,4 @@
-//! Merge lists as pairs of ids, best first: read from a file's texts, or derived from a vocabulary's scores.
+//! Merge lists as left, right and resulting ids, best first: read from a file's texts, or derived from a vocabulary's scores.
 //!
 //! It knows nothing of text to be tokenized.
 
@@ -9,7 +9,7 @@ use crate::Result;
 /// Merges written as `left right`. A pair that comes twice counts where it comes first.
 pub(super) fn from_texts(merges: &[String], ids: &HashMap<&str, u32>) -> Result<Vec<u32>> {
     let mut seen = HashSet::with_capacity(merges.len());
-    let mut out = Vec::with_capacity(2 * merges.len());
+    let mut out = Vec::with_capacity(3 * merges.len());
     let mut joined = String::new();
     for (index, merge) in merges.iter().enumerate() {
         // A piece may itself begin with the separator, so the search starts after the first character.
@@ -18,10 +18,9 @@ pub(super) fn from_texts(merges: &[String], ids: &HashMap<&str, u32>) -> Result<
         let found = pair.and_then(|(left, right)| {
             joined.clear();
             joined.extend([left, right]);
-            ids.get(joined.as_str())?;
-            Some((*ids.get(left)?, *ids.get(right)?))
+            Some((*ids.get(left)?, *ids.get(right)?, *ids.get(joined.as_str())?))
         });
-        let Some((left, right)) = found else {
+        let Some((left, right, result)) = found else {
             return Err(tensor::Error::malformed(
                 format!("tokenizer.ggml.merges[{index}]"),
                 "two tokens with a space between them, whose concatenation is a token",
@@ -30,7 +29,7 @@ pub(super) fn from_texts(merges: &[String], ids: &HashMap<&str, u32>) -> Result<
             .into());
         };
         if seen.insert((left, right)) {
-            out.extend([left, right]);
+            out.extend([left, right, result]);
         }
     }
     Ok(out)
@@ -46,10 +45,10 @@ pub(super) fn from_scores(ids: &HashMap<&str, u32>, scores: &[f64]) -> Vec<u32> 
         score(b).total_cmp(&score(a)).then(a.cmp(b))
     });
     let mut out = Vec::new();
-    for (text, _) in by_score {
+    for (text, id) in by_score {
         for (at, _) in text.char_indices().skip(1) {
             if let (Some(left), Some(right)) = (ids.get(&text[..at]), ids.get(&text[at..])) {
-                out.extend([*left, *right]);
+                out.extend([*left, *right, id]);
             }
         }
     }

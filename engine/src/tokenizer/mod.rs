@@ -3,15 +3,18 @@
 //! It knows nothing of models, conversations or streaming: see [`template`](crate::template) and [`stop`](crate::stop).
 
 mod added;
+mod bpe;
 mod bytes;
 mod json;
 mod merges;
+mod packed;
 mod pre;
 mod source;
 mod vocabulary;
 
 use std::borrow::Cow;
 
+pub use packed::Texts;
 pub use source::{JsonTokenizer, Roles, Style, TokenizerSource, Vocabulary};
 
 use crate::Result;
@@ -74,7 +77,7 @@ impl Tokenizer {
             Inner::Vocabulary(v) => {
                 let mut ids = Vec::new();
                 ids.extend(self.roles.bos.filter(|_| add_bos && self.roles.add_bos));
-                v.encode(text, special, &mut ids)?;
+                v.encode(text, special, &mut ids);
                 Ok(ids)
             }
             Inner::Json(j) => j.encode(text, special, add_bos),
@@ -163,6 +166,15 @@ impl Tokenizer {
         match &self.inner {
             Inner::Vocabulary(v) => v.vocab_size(),
             Inner::Json(j) => j.vocab_size(),
+        }
+    }
+
+    /// Memory that the tokenizer holds, but for compiled expressions; of a tokenizer.json, which another library runs, only
+    /// that the amount is not known.
+    pub fn memory_bytes(&self) -> Option<usize> {
+        match &self.inner {
+            Inner::Vocabulary(v) => Some(v.memory_bytes()),
+            Inner::Json(_) => None,
         }
     }
 

@@ -9,12 +9,13 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use tensor::files::Metadata;
 
+use super::packed::{self, Texts};
 use super::{json, merges, pre};
 use crate::{Error, Result};
 
 /// Everything [`Tokenizer::build`](super::Tokenizer::build) needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TokenizerSource {
     /// A vocabulary with merges, from GGUF metadata.
@@ -25,7 +26,7 @@ pub enum TokenizerSource {
 
 /// How a vocabulary writes text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "style", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Style {
     /// Tokens are bytes in the GPT-2 alphabet; text is first cut into words.
@@ -46,17 +47,21 @@ pub enum Style {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Vocabulary {
     /// How it writes text.
-    #[serde(flatten)]
     pub style: Style,
     /// Token texts by id, as the file has them; an empty one is a hole.
-    pub tokens: Vec<String>,
-    /// Pairs of ids that merge, best first, flattened: left, right, left, right, …
+    pub tokens: Texts,
+    /// What merges, best first, flattened: left, right and resulting id, left, right, … Neighbouring merges with one result
+    /// are equals.
+    #[serde(with = "packed")]
     pub merges: Vec<u32>,
     /// Tokens that only a prompt's author may write, never its text: markers of turns, ends, padding.
+    #[serde(with = "packed")]
     pub control: Vec<u32>,
     /// Tokens that are found in text before anything else.
+    #[serde(with = "packed")]
     pub user_defined: Vec<u32>,
     /// Tokens for one raw byte, `<0x00>` to `<0xFF>`.
+    #[serde(with = "packed")]
     pub byte: Vec<u32>,
     /// Words that have the text of another family's marker: read whole where markers are tokens, and not searched for
     /// where they are not (as llama.cpp reads them).
@@ -66,7 +71,6 @@ pub struct Vocabulary {
     /// The token for what has none.
     pub unknown: Option<u32>,
     /// Ids with a role.
-    #[serde(flatten)]
     pub roles: Roles,
 }
 
@@ -76,7 +80,6 @@ pub struct JsonTokenizer {
     /// The content of tokenizer.json.
     pub json: String,
     /// Ids with a role.
-    #[serde(flatten)]
     pub roles: Roles,
 }
 
@@ -211,11 +214,11 @@ impl Vocabulary {
         let model = metadata.require(model_key, metadata.str(model_key)?)?;
         let pre = metadata.str("tokenizer.ggml.pre")?.unwrap_or("default");
         let tokens_key = "tokenizer.ggml.tokens";
-        let tokens = metadata.require(tokens_key, metadata.strs(tokens_key)?)?.to_vec();
-        if u32::try_from(tokens.len()).is_err() || tokens.is_empty() {
-            return Err(malformed(tokens_key, "between 1 and 2^32 - 1 texts", tokens.len().to_string()));
+        let tokens = metadata.require(tokens_key, metadata.strs(tokens_key)?)?;
+        if tokens.len() >= packed::LIMIT || tokens.is_empty() {
+            return Err(malformed(tokens_key, "between 1 and 2^24 - 1 texts", tokens.len().to_string()));
         }
-        let ids = ids_by_text(&tokens)?;
+        let ids = ids_by_text(tokens)?;
         let types = metadata.ints("tokenizer.ggml.token_type")?.unwrap_or_default();
         if !types.is_empty() && types.len() < tokens.len() {
             return Err(malformed(
@@ -328,10 +331,10 @@ impl Vocabulary {
         };
         let (control, user_defined) = (sorted(control), sorted(user_defined));
         let roles = Roles { bos, eos, add_bos, add_eos, end_of_generation: sorted(ends) };
-        drop(ids);
         Ok(Vocabulary {
             style,
-            tokens,
+            tokens: Texts::new(tokens)
+                .ok_or_else(|| malformed(tokens_key, "at most 4 GiB of texts", "more than that"))?,
             merges,
             control,
             user_defined,
@@ -351,7 +354,7 @@ pub(super) fn sorted(ids: impl IntoIterator<Item = u32>) -> Vec<u32> {
 }
 
 /// Ids of the non-empty token texts, which must differ.
-pub(super) fn ids_by_text(tokens: &[String]) -> Result<HashMap<&str, u32>> {
+fn ids_by_text(tokens: &[String]) -> Result<HashMap<&str, u32>> {
     let mut ids = HashMap::with_capacity(tokens.len());
     for (id, text) in (0u32..).zip(tokens) {
         if text.is_empty() {
