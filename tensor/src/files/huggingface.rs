@@ -64,7 +64,7 @@ pub(super) fn open(path: &Path) -> Result<WeightFile> {
     let tensors = Tensors::new(infos, &path.display().to_string())?;
     shards.check_complete(&tensors, path)?;
     let folder = HfFolder { config, generation_config, tokenizer_json, tokenizer_config, chat_template };
-    Ok(WeightFile { description: Description::HuggingFace(folder), tensors, contents, paths })
+    Ok(WeightFile { description: Description::HuggingFace(Box::new(folder)), tensors, contents, paths })
 }
 
 /// The safetensors files of a folder, and which tensors each should give.

@@ -32,7 +32,7 @@ pub enum Description {
     /// A GGUF file's key-value pairs.
     Gguf(Metadata),
     /// A Hugging Face folder's other files.
-    HuggingFace(HfFolder),
+    HuggingFace(Box<HfFolder>),
 }
 
 /// One tensor: its name, encoding and shape, and (privately) where its bytes lie.
@@ -120,7 +120,7 @@ impl WeightFile {
     pub fn from_safetensors_bytes(name: &str, bytes: Vec<u8>) -> Result<WeightFile> {
         let tensors = Tensors::new(safetensors::parse(&bytes, 0, name)?, name)?;
         Ok(WeightFile {
-            description: Description::HuggingFace(HfFolder::default()),
+            description: Description::HuggingFace(Box::default()),
             tensors,
             contents: vec![Contents::Owned(bytes)],
             paths: Vec::new(),

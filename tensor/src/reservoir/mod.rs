@@ -29,7 +29,7 @@ use crate::{Error, Result};
 pub const MAGIC: &[u8; 8] = b"plumb\r\n\x1a";
 
 /// The version of format and panel layout that is read and written.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A prepared tensor and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
