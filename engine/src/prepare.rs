@@ -342,10 +342,9 @@ fn gguf_sampling(metadata: &Metadata) -> serde_json::Map<String, serde_json::Val
     sampling.filter_map(|(key, v)| Some((key.clone(), value(v)?))).collect()
 }
 
-/// A folder's tokenizer. Roles come from generation_config.json, or where there is none from config.json.
+/// A folder's tokenizer, with the ids that its configurations give roles.
 fn hugging_face_tokenizer(folder: &HfFolder) -> Result<Option<TokenizerSource>> {
     let Some(json) = &folder.tokenizer_json else { return Ok(None) };
-    let of_tokenizer = folder.tokenizer_config.as_ref().map(|c| c.to_string());
-    let of_generation = folder.generation_config.as_ref().unwrap_or(&folder.config).to_string();
-    Ok(Some(TokenizerSource::from_json(json.as_str(), of_tokenizer.as_deref(), Some(&of_generation))?))
+    let configs: Vec<_> = folder.generation_config.iter().chain([&folder.config]).collect();
+    Ok(Some(TokenizerSource::from_json(json.as_str(), folder.tokenizer_config.as_ref(), &configs)?))
 }
