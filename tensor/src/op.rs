@@ -110,7 +110,7 @@ pub enum Epilogue {
     Store,
     /// dst = dst + product (the residual stream).
     Add,
-    /// dst = activation(parts[0]) · parts[1]; exactly two parts of equal shape.
+    /// dst = activation(`parts[0]`) · `parts[1]`; exactly two parts of equal shape.
     Glu(Activation),
     /// dst = cap · tanh(product / cap).
     SoftCap(f32),

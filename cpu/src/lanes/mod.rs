@@ -89,14 +89,14 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Byte-wise table look-up; indices are 0 to 15.
     unsafe fn look_up(table: &[i8; 16], indices: Self::I) -> Self::I;
 
-    /// init + Σ over the eight groups g and four bytes i of w[g]·x[4g + i], exactly; w unsigned, at most MAX, which is
+    /// init + Σ over the eight groups g and four bytes i of `w[g]·x[4g + i]`, exactly; w unsigned, at most MAX, which is
     /// 3, 7, 15, 31 or 63, x within ±127. 32 bytes at x.
     unsafe fn dot<const MAX: u32>(w: &[Self::I; 8], x: *const i8, init: Self::I) -> Self::I;
     /// s₀·(first four groups' dot) + s₁·(last four groups' dot), exactly, (s₀, s₁) being each lane's 16-bit pair.
     unsafe fn dot_halves<const MAX: u32>(w: &[Self::I; 8], x: *const i8, scales: Self::I) -> Self::I;
     /// Prepares signed bytes for [`Lanes::dot_bytes`].
     unsafe fn prepare_bytes(w: &[Self::I; 8]) -> Self::Bytes;
-    /// Σ of signed w[g]·x[4g + i], exactly. `neg_sum` is −Σx in every lane. 32 bytes at x.
+    /// Σ of signed `w[g]·x[4g + i]`, exactly. `neg_sum` is −Σx in every lane. 32 bytes at x.
     unsafe fn dot_bytes(w: &Self::Bytes, x: *const i8, neg_sum: Self::I) -> Self::I;
 
     /// Asks for the cache line at p; p need not be valid.

@@ -1,4 +1,4 @@
-//! Products with float panels: acc[column][row] = fma(w[k][row], x[k][column], acc), k ascending, from zero.
+//! Products with float panels: `acc[column][row] = fma(w[k][row], x[k][column], acc)`, k ascending, from zero.
 //!
 //! Lanes are outputs; several columns and panels advance together, as many as the registers hold, to hide the latency of
 //! the fused multiply-add and to use each load often.

@@ -1,5 +1,5 @@
 //! Products with weight panels: for one or two panels of 16 rows and any number of columns (activation rows),
-//! acc[column][panel][row] += panel row · column.
+//! `acc[column][panel][row]` += panel row · column.
 //!
 //! ```text
 //! for each block, for each sub-block of 32 elements:

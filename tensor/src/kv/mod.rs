@@ -1,4 +1,4 @@
-//! The layout of the KV cache: blocks of 64 positions, keys as [channel][position], values as [position][channel].
+//! The layout of the KV cache: blocks of 64 positions, keys as `[channel][position]`, values as `[position][channel]`.
 //!
 //! It does not know which sequence owns a block (the engine's policy) nor how a device attends (its kernels).
 
