@@ -1,8 +1,10 @@
 //! Byte-pair merging: of all neighbours that the table can merge, the pair of the lowest rank first, of equals the
 //! leftmost, until none is left.
 //!
-//!     heap of (rank, position) over all neighbours
-//!     pop; if both still stand as they were pushed: merge, push the two new neighbours
+//! ```text
+//! heap of (rank, position) over all neighbours
+//! pop; if both still stand as they were pushed: merge, push the two new neighbours
+//! ```
 //!
 //! The table is built from ids in two passes over the merges, without hashing or looking at a text: a start pays for it
 //! before it can say anything. The `tokenizers` crate's own model is built from texts and takes 10 to 15 times as long
