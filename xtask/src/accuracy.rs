@@ -32,7 +32,7 @@ against the first is the price of that arithmetic; plumb may lose little more.
 - to int8: plumb's KL from the int8 oracle, and that over its KL from the oracle; at most 2.
 - log-probability: mean over the text's own tokens, less the int8 oracle's, ± its paired standard error; within three of them.
 - same best: positions at which the most probable token is the oracle's.
-- fingerprint: XXH3-128 over the bits of all logits. It is the same on every machine, kernel table and number of threads.
+- fingerprint: XXH3-128 over the bits of all logits. It must be the same on every machine, kernel table and number of threads; this one was seen on an AVX-512 table without VNNI.
 
 | model | KL, int8 oracle | KL, plumb | ratio | KL to int8 | of own | log-probability | same best | fingerprint |
 |---|---|---|---|---|---|---|---|---|
