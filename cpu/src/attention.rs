@@ -135,16 +135,12 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
         scores::<S, E, R>(a, rows, keys, &mut p);
         let out = a.scratch.add((a.k_dim + a.v_dim) * TILE);
         let stride = state_len(a.v_dim);
-        let (lo, hi) = ((*rows).lo, (*rows).hi);
-        let mut same = true;
+        let mut seen = [(0, 0); R];
         for (r, p) in p.iter_mut().enumerate() {
             let row = *rows.add(r);
-            same &= row.lo == lo && row.hi == hi;
-            for (pos, p) in p.iter_mut().enumerate() {
-                if pos < row.lo as usize || pos >= row.hi as usize {
-                    *p = f32::NEG_INFINITY;
-                }
-            }
+            seen[r] = (row.lo as usize, row.hi as usize);
+            p[..row.lo as usize].fill(f32::NEG_INFINITY);
+            p[row.hi as usize..].fill(f32::NEG_INFINITY);
             let at = p.as_ptr();
             let v = [S::load(at), S::load(at.add(16)), S::load(at.add(32)), S::load(at.add(48))];
             let m = math::tree_max(math::lanes::<S>(S::max(S::max(v[0], v[1]), S::max(v[2], v[3]))));
@@ -157,15 +153,7 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
             *out.add(r * stride) = m;
             *out.add(r * stride + 1) = math::tree_sum(math::lanes::<S>(sum));
         }
-        if same {
-            weighted::<S, E, R>(a, &p, lo as usize, hi as usize, values, out.add(2));
-        } else {
-            for (r, p) in p.iter().enumerate() {
-                let row = *rows.add(r);
-                let out = out.add(r * stride + 2);
-                weighted::<S, E, 1>(a, &[*p], row.lo as usize, row.hi as usize, values, out);
-            }
-        }
+        weighted::<S, E, R>(a, &p, &seen, values, out.add(2));
         for r in 0..R {
             let row = *rows.add(r);
             let part = out.add(r * stride);
@@ -220,13 +208,12 @@ unsafe fn scores<S: Lanes, E: Element, const R: usize>(
     }
 }
 
-/// Σ p·value over the positions lo..hi, for R rows.
+/// Σ p·value over the positions that each of R rows sees.
 #[inline(always)]
 unsafe fn weighted<S: Lanes, E: Element, const R: usize>(
     a: TileArgs,
     p: &[[f32; TILE]; R],
-    lo: usize,
-    hi: usize,
+    seen: &[(usize, usize); R],
     values: *const u8,
     out: *mut f32,
 ) {
@@ -234,31 +221,41 @@ unsafe fn weighted<S: Lanes, E: Element, const R: usize>(
     unsafe {
         let mut ch = 0;
         while ch + 64 <= a.v_dim {
-            channels::<S, E, R, 4>(a, p, lo, hi, values, out, ch);
+            channels::<S, E, R, 4>(a, p, seen, values, out, ch);
             ch += 64;
         }
         while ch < a.v_dim {
-            channels::<S, E, R, 1>(a, p, lo, hi, values, out, ch);
+            channels::<S, E, R, 1>(a, p, seen, values, out, ch);
             ch += 16;
         }
     }
 }
 
-/// 16·C channels from ch.
-#[allow(clippy::too_many_arguments)] // the loop nest's indices
+/// 16·C channels from ch. The positions that all rows see load each value once; what a row sees before and behind
+/// them (the edges of a prompt's triangle) follows in its own order.
 #[inline(always)]
 unsafe fn channels<S: Lanes, E: Element, const R: usize, const C: usize>(
     a: TileArgs,
     p: &[[f32; TILE]; R],
-    lo: usize,
-    hi: usize,
+    seen: &[(usize, usize); R],
     values: *const u8,
     out: *mut f32,
     ch: usize,
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
+        let (mut lo, mut hi) = seen[0];
+        for &(l, h) in seen {
+            (lo, hi) = (lo.max(l), hi.min(h));
+        }
+        // Rows that share nothing go one after the other.
+        hi = hi.max(lo);
         let mut acc = [[S::splat(0.0); C]; R];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for pos in seen[r].0..lo.min(seen[r].1) {
+                add_value::<S, E, C>(a, p[r][pos], values, pos, ch, acc);
+            }
+        }
         for pos in lo..hi {
             let value = values.add((pos * a.v_dim + ch) * E::BYTES);
             let mut v = [S::splat(0.0); C];
@@ -272,10 +269,34 @@ unsafe fn channels<S: Lanes, E: Element, const R: usize, const C: usize>(
                 }
             }
         }
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for pos in hi.max(seen[r].0)..seen[r].1 {
+                add_value::<S, E, C>(a, p[r][pos], values, pos, ch, acc);
+            }
+        }
         for (r, acc) in acc.iter().enumerate() {
             for (i, &acc) in acc.iter().enumerate() {
                 S::store(out.add(r * state_len(a.v_dim) + ch + 16 * i), acc);
             }
+        }
+    }
+}
+
+/// acc += w·value of one position.
+#[inline(always)]
+unsafe fn add_value<S: Lanes, E: Element, const C: usize>(
+    a: TileArgs,
+    w: f32,
+    values: *const u8,
+    pos: usize,
+    ch: usize,
+    acc: &mut [S::F; C],
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let value = values.add((pos * a.v_dim + ch) * E::BYTES);
+        for (i, acc) in acc.iter_mut().enumerate() {
+            *acc = S::fma(S::splat(w), E::load::<S>(value.add(16 * i * E::BYTES)), *acc);
         }
     }
 }

@@ -6,6 +6,18 @@ use std::ptr::NonNull;
 use memmap2::MmapMut;
 use tensor::{Error, Result};
 
+/// Asks for the cache line at p, wherever it points.
+#[inline(always)]
+pub(crate) fn prefetch(p: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, and every x86-64 processor has it.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = p;
+}
+
 /// Zeroed memory aligned to a cache line, shared by the threads of a step: they write disjoint parts between barriers.
 pub(crate) struct Shared<T: Copy> {
     ptr: NonNull<T>,

@@ -7,6 +7,7 @@ use tensor::op::{BufferId, Epilogue, Norm, Part};
 use tensor::panels::PANEL_ROWS;
 
 use super::{GROUP_PANELS, StepView, TILE_COLUMNS};
+use crate::memory::prefetch;
 use crate::pool::Worker;
 use crate::rows::{Finish, FinishArgs};
 
@@ -24,7 +25,7 @@ impl StepView<'_> {
                 return;
             }
             let segments = (width / 32).div_ceil(SEGMENT_BLOCKS);
-            let chunk = if rows == 1 { 1 } else { segments };
+            let chunk = if rows == 1 { 1 } else { segments * Self::adjoining(w, rows) };
             while let Some(units) = w.take(rows * segments, chunk) {
                 for u in units {
                     let (row, from) = (u / segments, u % segments * SEGMENT_BLOCKS);
@@ -39,7 +40,7 @@ impl StepView<'_> {
             return;
         };
         let weight = self.weight(norm.weight).vector();
-        while let Some(units) = w.take(rows, 1) {
+        while let Some(units) = w.take(rows, Self::adjoining(w, rows)) {
             for row in units {
                 // SAFETY: src is only read in this stage; scratch is the thread's; each unit writes its own row.
                 unsafe {
@@ -56,6 +57,11 @@ impl StepView<'_> {
                 }
             }
         }
+    }
+
+    /// Rows that one thread takes together: neighbours' blocks share cache lines.
+    fn adjoining(w: &Worker<'_>, rows: usize) -> usize {
+        (rows / (4 * w.threads())).clamp(1, 8)
     }
 
     /// Quantises x, blocks `from…` of a row, to their places.
@@ -154,6 +160,7 @@ impl StepView<'_> {
         let len = job.columns * job.count * PANEL_ROWS;
         // SAFETY: the scratch is this thread's.
         let acc = unsafe { self.core.scratch[job.w.id].get_mut(0, len) };
+        self.ask_for_outputs(job, part);
         self.product(job, part, acc);
         self.finish(job, part, acc, job.count * PANEL_ROWS, None);
     }
@@ -163,6 +170,7 @@ impl StepView<'_> {
         let len = job.columns * job.count * PANEL_ROWS;
         // SAFETY: the scratch is this thread's.
         let acc = unsafe { self.core.scratch[job.w.id].get_mut(0, 2 * len) };
+        self.ask_for_outputs(job, &parts[0]);
         let (gate, up) = (self.weight(parts[0].weight), self.weight(parts[1].weight));
         let (encoding, _, cols) = gate.matrix();
         if job.count == 1 && job.columns > 4 && encoding == up.matrix().0 && !encoding.is_float() {
@@ -179,6 +187,22 @@ impl StepView<'_> {
             self.product(job, &parts[0], a);
             self.product(job, &parts[1], b);
             self.finish(job, &parts[0], a, job.count * PANEL_ROWS, Some((&parts[1], b)));
+        }
+    }
+
+    /// Fetches the lines that the job's epilogue will write, of many columns, while the product runs: they lie rows apart,
+    /// where no hardware prefetching finds them.
+    fn ask_for_outputs(&self, job: &Job<'_, '_>, part: &Part) {
+        if job.columns <= 4 {
+            return;
+        }
+        let stride = self.width(job.dst);
+        let first = job.tile * TILE_COLUMNS * stride + part.dst_col + job.panel * PANEL_ROWS;
+        for column in 0..job.columns {
+            let row = self.buffer(job.dst).wrapping_add(first + column * stride);
+            for panel in 0..job.count {
+                prefetch(row.wrapping_add(panel * PANEL_ROWS).cast());
+            }
         }
     }
 

@@ -38,8 +38,18 @@ pub(crate) trait Encoded {
     /// An unpacked sub-block of 16 rows.
     type W<S: Lanes>: Copy;
     unsafe fn load<S: Lanes>(head: *const u8, planes: *const u8, j: usize) -> Self::W<S>;
-    /// The sub-block's terms added to acc.
-    unsafe fn apply<S: Lanes>(w: &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F;
+    /// The exact integers of one column's terms.
+    type Dots<S: Lanes>: Copy;
+    unsafe fn dots<S: Lanes>(w: &Self::W<S>, x: *const XBlock) -> Self::Dots<S>;
+    /// The terms, scaled and added to acc. Apart from the integers so that a product can have several columns' dots
+    /// under way before it needs the first.
+    unsafe fn add<S: Lanes>(w: &Self::W<S>, dots: Self::Dots<S>, x: *const XBlock, acc: S::F) -> S::F;
+    /// Both.
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(w: &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F {
+        // SAFETY: handed on.
+        unsafe { Self::add(w, Self::dots(w, x), x, acc) }
+    }
 }
 
 /// Eight groups of four codes of 16 rows.
@@ -201,13 +211,19 @@ macro_rules! offset {
                 // SAFETY: the trait's contract.
                 unsafe { ($codes, S::load_f16(head.cast())) }
             }
+            type Dots<S: Lanes> = S::I;
             #[inline(always)]
-            unsafe fn apply<S: Lanes>((q, d): &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F {
+            unsafe fn dots<S: Lanes>((q, _): &Self::W<S>, x: *const XBlock) -> S::I {
                 // SAFETY: the trait's contract.
                 unsafe {
                     let offset = S::shl::<$log2_offset>(S::splat_int((*x).neg_sum));
-                    scaled_term::<S>(S::dot::<$max>(q, (*x).codes.as_ptr(), offset), *d, x, acc)
+                    S::dot::<$max>(q, (*x).codes.as_ptr(), offset)
                 }
+            }
+            #[inline(always)]
+            unsafe fn add<S: Lanes>((_, d): &Self::W<S>, i: S::I, x: *const XBlock, acc: S::F) -> S::F {
+                // SAFETY: the trait's contract.
+                unsafe { scaled_term::<S>(i, *d, x, acc) }
             }
         }
     };
@@ -230,11 +246,16 @@ macro_rules! minimum {
                     ($codes, d, m)
                 }
             }
+            type Dots<S: Lanes> = S::I;
             #[inline(always)]
-            unsafe fn apply<S: Lanes>((q, d, m): &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F {
+            unsafe fn dots<S: Lanes>((q, ..): &Self::W<S>, x: *const XBlock) -> S::I {
+                // SAFETY: the trait's contract.
+                unsafe { S::dot::<$max>(q, (*x).codes.as_ptr(), S::splat_int(0)) }
+            }
+            #[inline(always)]
+            unsafe fn add<S: Lanes>((_, d, m): &Self::W<S>, i: S::I, x: *const XBlock, acc: S::F) -> S::F {
                 // SAFETY: the trait's contract.
                 unsafe {
-                    let i = S::dot::<$max>(q, (*x).codes.as_ptr(), S::splat_int(0));
                     let acc = scaled_term::<S>(i, *d, x, acc);
                     S::fma(*m, S::splat((*x).scaled_sum), acc)
                 }
@@ -283,13 +304,16 @@ macro_rules! signed_bytes {
                 // SAFETY: the trait's contract.
                 unsafe { (S::prepare_bytes(&$codes), $scale) }
             }
+            type Dots<S: Lanes> = S::I;
             #[inline(always)]
-            unsafe fn apply<S: Lanes>((q, d): &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F {
+            unsafe fn dots<S: Lanes>((q, _): &Self::W<S>, x: *const XBlock) -> S::I {
                 // SAFETY: the trait's contract.
-                unsafe {
-                    let i = S::dot_bytes(q, (*x).codes.as_ptr(), S::splat_int((*x).neg_sum));
-                    scaled_term::<S>(i, *d, x, acc)
-                }
+                unsafe { S::dot_bytes(q, (*x).codes.as_ptr(), S::splat_int((*x).neg_sum)) }
+            }
+            #[inline(always)]
+            unsafe fn add<S: Lanes>((_, d): &Self::W<S>, i: S::I, x: *const XBlock, acc: S::F) -> S::F {
+                // SAFETY: the trait's contract.
+                unsafe { scaled_term::<S>(i, *d, x, acc) }
             }
         }
     };
@@ -323,15 +347,20 @@ macro_rules! halves {
                 // SAFETY: the trait's contract.
                 unsafe { ($codes, $scales, S::load_f16($head.cast())) }
             }
+            type Dots<S: Lanes> = S::I;
             #[inline(always)]
-            unsafe fn apply<S: Lanes>((q, a, d): &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F {
+            unsafe fn dots<S: Lanes>((q, a, _): &Self::W<S>, x: *const XBlock) -> S::I {
                 // SAFETY: the trait's contract.
                 unsafe {
                     let i = S::dot_halves::<$max>(q, (*x).codes.as_ptr(), *a);
                     let offset = S::mul_pairs(*a, splat_pair::<S>((*x).half_sums));
-                    let i = S::sub_int(i, S::shl::<$log2_offset>(offset));
-                    scaled_term::<S>(i, *d, x, acc)
+                    S::sub_int(i, S::shl::<$log2_offset>(offset))
                 }
+            }
+            #[inline(always)]
+            unsafe fn add<S: Lanes>((_, _, d): &Self::W<S>, i: S::I, x: *const XBlock, acc: S::F) -> S::F {
+                // SAFETY: the trait's contract.
+                unsafe { scaled_term::<S>(i, *d, x, acc) }
             }
         }
     };
@@ -363,13 +392,19 @@ impl Encoded for Q2_K {
             (pairs::<S>(planes), S::and(both, nibble), S::and(S::shr::<4>(both), nibble), d, neg)
         }
     }
+    /// Of the codes and of the minima.
+    type Dots<S: Lanes> = (S::I, S::I);
     #[inline(always)]
-    unsafe fn apply<S: Lanes>((q, a, b, d, neg): &Self::W<S>, x: *const XBlock, acc: S::F) -> S::F {
+    unsafe fn dots<S: Lanes>((q, a, b, ..): &Self::W<S>, x: *const XBlock) -> (S::I, S::I) {
         // SAFETY: the trait's contract.
         unsafe {
-            let acc = scaled_term::<S>(S::dot_halves::<3>(q, (*x).codes.as_ptr(), *a), *d, x, acc);
             let minima = S::mul_pairs(*b, splat_pair::<S>((*x).half_sums));
-            scaled_term::<S>(minima, *neg, x, acc)
+            (S::dot_halves::<3>(q, (*x).codes.as_ptr(), *a), minima)
         }
+    }
+    #[inline(always)]
+    unsafe fn add<S: Lanes>(w: &Self::W<S>, (i, m): (S::I, S::I), x: *const XBlock, acc: S::F) -> S::F {
+        // SAFETY: the trait's contract.
+        unsafe { scaled_term::<S>(m, w.4, x, scaled_term::<S>(i, w.3, x, acc)) }
     }
 }

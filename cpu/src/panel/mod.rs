@@ -94,12 +94,14 @@ pub(crate) unsafe fn product<S: Lanes, E: Encoded>(a: IntArgs) {
             4 => in_registers::<S, E, 4>(a),
             _ => {
                 let mut p = 0;
-                while p + 2 <= a.count {
+                // Two panels of codes kept as bytes would not stay in registers.
+                while size_of::<E::W<S>>() <= 12 * size_of::<S::F>() && p + 2 <= a.count {
                     streamed::<S, E, 2>(a, p);
                     p += 2;
                 }
-                if p < a.count {
+                while p < a.count {
                     streamed::<S, E, 1>(a, p);
+                    p += 1;
                 }
             }
         }
@@ -109,6 +111,9 @@ pub(crate) unsafe fn product<S: Lanes, E: Encoded>(a: IntArgs) {
 /// How far ahead of its reads a product of few columns asks for lines. The hardware's own prefetching stops at each page
 /// and knows nothing of where the heads end; asked for in one straight run over the panels, every line comes in time.
 const AHEAD_BYTES: usize = 4096;
+
+/// Columns that stream past a sub-block in about the time that memory takes to answer.
+const LEAD_COLUMNS: usize = 32;
 
 /// Panel after panel, N columns with their accumulators in registers.
 #[inline(always)]
@@ -157,32 +162,77 @@ unsafe fn streamed<S: Lanes, E: Encoded, const P: usize>(a: IntArgs, first: usiz
     // SAFETY: the caller's contract: the panels have `blocks` heads and code blocks, x and acc `columns` columns.
     unsafe {
         let mut x = a.x;
+        // Sub-blocks ahead: about as long as memory takes, whatever the columns.
+        let lead = (LEAD_COLUMNS / a.columns).max(1);
         for b in 0..a.blocks {
             for j in 0..E::SUBS {
+                // Closures would not inherit the table's instructions, so nothing but pointers may pass through one.
                 let at = |p: usize| {
-                    let codes = a.panel(first + p).add(a.codes_offset + (b * E::SUBS + j) * E::SUB_BYTES);
-                    (a.panel(first + p).add(b * E::HEAD_BYTES), codes)
+                    let panel = a.panel(first + p);
+                    let codes = panel.add(a.codes_offset + (b * E::SUBS + j) * E::SUB_BYTES);
+                    (panel.add(b * E::HEAD_BYTES), codes)
                 };
-                let (head, planes) = at(0);
-                let one = E::load::<S>(head, planes, j);
-                if P == 1 {
-                    let mut acc = a.acc.add(16 * first);
-                    for _ in 0..a.columns {
-                        S::store(acc, E::apply::<S>(&one, x, S::load(acc)));
-                        acc = acc.add(16 * a.count);
-                        x = x.add(1);
+                let (head, codes) = at(0);
+                let one = E::load::<S>(head, codes, j);
+                let (head, codes) = at(P - 1);
+                let two = if P == 2 { E::load::<S>(head, codes, j) } else { one };
+                // Later sub-blocks come while the columns stream past this one.
+                for p in 0..P {
+                    let (head, codes) = at(p);
+                    let mut line = 0;
+                    while line < E::SUB_BYTES {
+                        S::prefetch(codes.wrapping_add(lead * E::SUB_BYTES + line));
+                        line += 64;
                     }
-                } else {
-                    let (head, planes) = at(1);
-                    let two = E::load::<S>(head, planes, j);
-                    let mut acc = a.acc.add(16 * first);
-                    for _ in 0..a.columns {
-                        S::store(acc, E::apply::<S>(&one, x, S::load(acc)));
-                        S::store(acc.add(16), E::apply::<S>(&two, x, S::load(acc.add(16))));
-                        acc = acc.add(16 * a.count);
-                        x = x.add(1);
-                    }
+                    S::prefetch(head.wrapping_add(lead * E::HEAD_BYTES));
                 }
+                let mut acc = a.acc.add(16 * first);
+                let stride = 16 * a.count;
+                for _ in 0..a.columns / 2 {
+                    terms::<S, E, P, 2>(&one, &two, x, acc, stride);
+                    acc = acc.add(2 * stride);
+                    x = x.add(2);
+                }
+                if a.columns % 2 == 1 {
+                    terms::<S, E, P, 1>(&one, &two, x, acc, stride);
+                    x = x.add(1);
+                }
+            }
+        }
+    }
+}
+
+/// One sub-block's terms of one or two panels and one or two columns: all integers first, because an accumulator's chain
+/// of dot, conversion and two fused multiply-adds is as long as the processor's window, and then nothing else would be
+/// under way.
+#[inline(always)]
+unsafe fn terms<S: Lanes, E: Encoded, const P: usize, const C: usize>(
+    one: &E::W<S>,
+    two: &E::W<S>,
+    x: *const XBlock,
+    acc: *mut f32,
+    stride: usize,
+) {
+    const { assert!(P == 1 || P == 2) };
+    const { assert!(C == 1 || C == 2) };
+    // SAFETY: the caller's contract: C columns at x, and of P panels at acc.
+    unsafe {
+        let y = x.add(C - 1);
+        let d0 = E::dots::<S>(one, x);
+        let d1 = if P == 2 { E::dots::<S>(two, x) } else { d0 };
+        let d2 = if C == 2 { E::dots::<S>(one, y) } else { d0 };
+        let d3 = if P == 2 && C == 2 { E::dots::<S>(two, y) } else { d0 };
+        S::store(acc, E::add::<S>(one, d0, x, S::load(acc)));
+        if P == 2 {
+            let acc = acc.add(16);
+            S::store(acc, E::add::<S>(two, d1, x, S::load(acc)));
+        }
+        if C == 2 {
+            let acc = acc.add(stride);
+            S::store(acc, E::add::<S>(one, d2, y, S::load(acc)));
+            if P == 2 {
+                let acc = acc.add(16);
+                S::store(acc, E::add::<S>(two, d3, y, S::load(acc)));
             }
         }
     }
