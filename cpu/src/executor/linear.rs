@@ -11,6 +11,10 @@ use crate::memory::prefetch;
 use crate::pool::Worker;
 use crate::rows::{Finish, FinishArgs};
 
+/// Columns up to which a product streams weights rather than columns.
+const FEW_COLUMNS: usize = 4;
+/// Cache lines of a run of panels that are asked for before it begins, as many as a product then stays ahead.
+const HEAD_LINES: usize = 64;
 /// Blocks of 32 that one thread quantises at a time when there is a single row.
 const SEGMENT_BLOCKS: usize = 16;
 
@@ -95,7 +99,12 @@ impl StepView<'_> {
         // The parts of a gated unit advance together.
         let listed = if glu { &parts[..1] } else { parts };
         let total: usize = listed.iter().map(panels_of).sum();
-        let chunk = (total / (6 * w.threads())).clamp(1, 16).next_multiple_of(2);
+        let chunk = if rows <= FEW_COLUMNS {
+            // As many rounds for each thread, or the last would wait.
+            total.div_ceil(3 * w.threads()).min(32)
+        } else {
+            (total / (6 * w.threads())).clamp(1, 16).next_multiple_of(2)
+        };
         while let Some(units) = w.take(tiles * total, chunk) {
             let mut u = units.start;
             while u < units.end {
@@ -108,6 +117,10 @@ impl StepView<'_> {
                 let columns = TILE_COLUMNS.min(rows - tile * TILE_COLUMNS);
                 let most = self.group(listed, part, glu, columns);
                 let count = most.min(panels_of(&listed[part]) - panel).min(units.end - u);
+                if u == units.start && rows <= FEW_COLUMNS {
+                    let weights = self.weight(listed[part].weight).panels(panel, count);
+                    weights.iter().step_by(64).take(HEAD_LINES).for_each(|line| prefetch(line));
+                }
                 let job = Job { w, src, normed, then, dst, tile, columns, panel, count };
                 if glu {
                     self.gated(&job, parts);
@@ -123,7 +136,7 @@ impl StepView<'_> {
     fn group(&self, parts: &[Part], part: usize, glu: bool, columns: usize) -> usize {
         match (self.weight(parts[part].weight).matrix().0.is_float(), columns) {
             // Few columns stream weights: one long run.
-            (_, 1..=4) => GROUP_PANELS,
+            (_, 1..=FEW_COLUMNS) => GROUP_PANELS,
             // Gate and up are a pair already.
             _ if glu => 1,
             _ => 2,
@@ -173,7 +186,7 @@ impl StepView<'_> {
         self.ask_for_outputs(job, &parts[0]);
         let (gate, up) = (self.weight(parts[0].weight), self.weight(parts[1].weight));
         let (encoding, _, cols) = gate.matrix();
-        if job.count == 1 && job.columns > 4 && encoding == up.matrix().0 && !encoding.is_float() {
+        if job.count == 1 && job.columns > FEW_COLUMNS && encoding == up.matrix().0 && !encoding.is_float() {
             acc.fill(0.0);
             let blocks = cols / 32;
             // SAFETY: activations are only read in this stage.
@@ -193,7 +206,7 @@ impl StepView<'_> {
     /// Fetches the lines that the job's epilogue will write, of many columns, while the product runs: they lie rows apart,
     /// where no hardware prefetching finds them.
     fn ask_for_outputs(&self, job: &Job<'_, '_>, part: &Part) {
-        if job.columns <= 4 {
+        if job.columns <= FEW_COLUMNS {
             return;
         }
         let stride = self.width(job.dst);
