@@ -22,7 +22,7 @@ use tensor::kv::BLOCK_POSITIONS as TILE;
 pub(crate) struct QueryRow {
     /// `[k_dim]`.
     pub(crate) q: *const f32,
-    /// Running maximum, sum, then output `[v_dim]`.
+    /// Running output `[v_dim]`, maximum, sum.
     pub(crate) state: *mut f32,
     /// Visible positions of this tile, lo < hi; rows that see nothing are left out.
     pub(crate) lo: u8,
@@ -31,9 +31,9 @@ pub(crate) struct QueryRow {
     pub(crate) first: bool,
 }
 
-/// f32 elements of a row's state.
+/// f32 elements of a row's state: whole cache lines, so that the outputs of rows in a line stay aligned.
 pub(crate) const fn state_len(v_dim: usize) -> usize {
-    v_dim + 2
+    v_dim + 16
 }
 
 /// The arguments of one tile.
@@ -131,36 +131,63 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
+        let mut s = scores::<S, E, R>(a, rows, keys);
         let mut p = [[0.0f32; TILE]; R];
-        scores::<S, E, R>(a, rows, keys, &mut p);
         let out = a.scratch.add((a.k_dim + a.v_dim) * TILE);
         let stride = state_len(a.v_dim);
         let mut seen = [(0, 0); R];
-        for (r, p) in p.iter_mut().enumerate() {
-            let row = *rows.add(r);
-            seen[r] = (row.lo as usize, row.hi as usize);
-            p[..row.lo as usize].fill(f32::NEG_INFINITY);
-            p[row.hi as usize..].fill(f32::NEG_INFINITY);
-            let at = p.as_ptr();
-            let v = [S::load(at), S::load(at.add(16)), S::load(at.add(32)), S::load(at.add(48))];
-            let m = math::tree_max(math::lanes::<S>(S::max(S::max(v[0], v[1]), S::max(v[2], v[3]))));
-            let mut sum = S::splat(0.0);
-            for (i, &v) in v.iter().enumerate() {
-                let e = math::exp::<S>(S::sub(v, S::splat(m)));
-                S::store(p.as_mut_ptr().add(16 * i), e);
-                sum = if i == 0 { e } else { S::add(sum, e) };
+        let mut m = [0.0; R];
+        for r in 0..R {
+            let (lo, hi) = ((*rows.add(r)).lo as usize, (*rows.add(r)).hi as usize);
+            seen[r] = (lo, hi);
+            if lo > 0 || hi < TILE {
+                let p = p[r].as_mut_ptr();
+                for i in 0..4 {
+                    S::store(p.add(16 * i), s[r][i]);
+                }
+                for pos in (0..lo).chain(hi..TILE) {
+                    *p.add(pos) = f32::NEG_INFINITY;
+                }
+                for i in 0..4 {
+                    s[r][i] = S::load(p.add(16 * i));
+                }
             }
-            *out.add(r * stride) = m;
-            *out.add(r * stride + 1) = math::tree_sum(math::lanes::<S>(sum));
+            let most = S::max(S::max(s[r][0], s[r][1]), S::max(s[r][2], s[r][3]));
+            m[r] = math::tree_max(math::lanes::<S>(most));
         }
-        weighted::<S, E, R>(a, &p, &seen, values, out.add(2));
+        // Row by row within each group of positions: the rows' chains are long and independent.
+        let mut sum = [S::splat(0.0); R];
+        for i in 0..4 {
+            for r in 0..R {
+                let e = math::exp::<S>(S::sub(s[r][i], S::splat(m[r])));
+                S::store(p[r].as_mut_ptr().add(16 * i), e);
+                sum[r] = if i == 0 { e } else { S::add(sum[r], e) };
+            }
+        }
+        for r in 0..R {
+            *out.add(r * stride + a.v_dim) = m[r];
+            *out.add(r * stride + a.v_dim + 1) = math::tree_sum(math::lanes::<S>(sum[r]));
+        }
+        weighted::<S, E, R>(a, &p, &seen, values, out);
+        // The folds' two factors of every row come from one exponential.
+        let mut below = [0.0f32; 16];
+        for r in 0..R {
+            let state = (*rows.add(r)).state;
+            if !(*rows.add(r)).first {
+                let before = *state.add(a.v_dim);
+                let both = larger(before, m[r]);
+                (below[2 * r], below[2 * r + 1]) = (before - both, m[r] - both);
+            }
+        }
+        let factors = math::lanes::<S>(math::exp::<S>(S::load(below.as_ptr())));
         for r in 0..R {
             let row = *rows.add(r);
             let part = out.add(r * stride);
             if row.first {
-                std::ptr::copy_nonoverlapping(part, row.state, stride);
+                std::ptr::copy_nonoverlapping(part, row.state, a.v_dim + 2);
             } else {
-                fold::<S>(FoldArgs { state: row.state, tile: part, v_dim: a.v_dim });
+                let (x, y) = (S::splat(factors[2 * r]), S::splat(factors[2 * r + 1]));
+                join::<S>(FoldArgs { state: row.state, tile: part, v_dim: a.v_dim }, x, y);
             }
         }
     }
@@ -172,8 +199,7 @@ unsafe fn scores<S: Lanes, E: Element, const R: usize>(
     a: TileArgs,
     rows: *const QueryRow,
     keys: *const u8,
-    p: &mut [[f32; TILE]; R],
-) {
+) -> [[S::F; 4]; R] {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut acc = [[S::splat(0.0); 4]; R];
@@ -196,15 +222,15 @@ unsafe fn scores<S: Lanes, E: Element, const R: usize>(
                 }
             }
         }
-        for (r, acc) in acc.iter().enumerate() {
-            for (i, &acc) in acc.iter().enumerate() {
-                let mut s = S::mul(acc, S::splat(a.scale));
+        for acc in &mut acc {
+            for acc in acc {
+                *acc = S::mul(*acc, S::splat(a.scale));
                 if a.softcap != 0.0 {
-                    s = math::soft_cap::<S>(s, a.softcap);
+                    *acc = math::soft_cap::<S>(*acc, a.softcap);
                 }
-                S::store(p[r].as_mut_ptr().add(16 * i), s);
             }
         }
+        acc
     }
 }
 
@@ -315,14 +341,29 @@ pub(crate) struct FoldArgs {
 pub(crate) unsafe fn fold<S: Lanes>(f: FoldArgs) {
     // SAFETY: as the caller vouches; v_dim is a multiple of 16.
     unsafe {
-        let (m1, m2) = (*f.state, *f.tile);
-        let m = if m1 > m2 { m1 } else { m2 };
-        let a = math::exp::<S>(S::splat(m1 - m));
-        let b = math::exp::<S>(S::splat(m2 - m));
-        let s = S::fma(S::splat(*f.state.add(1)), a, S::mul(S::splat(*f.tile.add(1)), b));
-        *f.state = m;
-        *f.state.add(1) = math::lanes::<S>(s)[0];
-        for i in (2..2 + f.v_dim).step_by(16) {
+        let (m1, m2) = (*f.state.add(f.v_dim), *f.tile.add(f.v_dim));
+        let m = larger(m1, m2);
+        let (a, b) = (S::splat(m1 - m), S::splat(m2 - m));
+        join::<S>(f, math::exp::<S>(a), math::exp::<S>(b));
+    }
+}
+
+/// The larger of two running maxima.
+#[inline(always)]
+fn larger(m1: f32, m2: f32) -> f32 {
+    if m1 > m2 { m1 } else { m2 }
+}
+
+/// The fold, given its factors a and b in every lane.
+#[inline(always)]
+unsafe fn join<S: Lanes>(f: FoldArgs, a: S::F, b: S::F) {
+    // SAFETY: as the caller vouches; v_dim is a multiple of 16.
+    unsafe {
+        let (end, tile_end) = (f.state.add(f.v_dim), f.tile.add(f.v_dim));
+        let s = S::fma(S::splat(*end.add(1)), a, S::mul(S::splat(*tile_end.add(1)), b));
+        *end = larger(*end, *tile_end);
+        *end.add(1) = math::lanes::<S>(s)[0];
+        for i in (0..f.v_dim).step_by(16) {
             let o = S::fma(S::load(f.state.add(i)), a, S::mul(S::load(f.tile.add(i)), b));
             S::store(f.state.add(i), o);
         }
@@ -343,9 +384,9 @@ pub(crate) struct OutputArgs {
 pub(crate) unsafe fn output<S: Lanes>(a: OutputArgs) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let r = S::splat(1.0 / *a.state.add(1));
+        let r = S::splat(1.0 / *a.state.add(a.v_dim + 1));
         for i in (0..a.v_dim).step_by(16) {
-            S::store(a.out.add(i), S::mul(S::load(a.state.add(2 + i)), r));
+            S::store(a.out.add(i), S::mul(S::load(a.state.add(i)), r));
         }
     }
 }

@@ -168,6 +168,8 @@ macro_rules! accurate {
 accurate! {
     smollm2_is_as_accurate_as_its_arithmetic: "smollm2-135m";
     gemma3_is_as_accurate_as_its_arithmetic: "gemma3-270m";
+    qwen2_5_0_5b_is_as_accurate_as_its_arithmetic: "qwen2.5-coder-0.5b";
+    qwen2_5_1_5b_is_as_accurate_as_its_arithmetic: "qwen2.5-coder-1.5b";
 }
 
 #[test]

@@ -225,10 +225,9 @@ impl StepView<'_> {
         let states_at = (k_dim + v_dim) * BLOCK_POSITIONS + 4 * len;
         // SAFETY: the scratch is this thread's; the tile kernel uses what lies before the states.
         let states = unsafe { scratch.get_mut(states_at, tokens.len() * per_token * len) };
-        let mut begun = [false; MAX_ROWS];
+        let (mut begun, mut rows) = ([false; MAX_ROWS], [EMPTY; MAX_ROWS]);
         let first_tile = first_seen(start + tokens.start, a.window) / BLOCK_POSITIONS;
         for tile in first_tile..=(start + tokens.end - 1) / BLOCK_POSITIONS {
-            let mut rows = [EMPTY; MAX_ROWS];
             let mut count = 0;
             for (i, t) in tokens.clone().enumerate() {
                 let Some((lo, hi)) = visible(start + t, a.window, tile) else { continue };

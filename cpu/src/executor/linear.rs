@@ -161,7 +161,6 @@ impl StepView<'_> {
             };
             self.core.table.float_product(encoding, panels, cols, x, acc);
         } else {
-            acc.fill(0.0);
             let blocks = cols / 32;
             // SAFETY: activations are only read in this stage.
             let x = unsafe { self.core.blocks.get(first * blocks, job.columns * blocks) };
@@ -187,7 +186,6 @@ impl StepView<'_> {
         let (gate, up) = (self.weight(parts[0].weight), self.weight(parts[1].weight));
         let (encoding, _, cols) = gate.matrix();
         if job.count == 1 && job.columns > FEW_COLUMNS && encoding == up.matrix().0 && !encoding.is_float() {
-            acc.fill(0.0);
             let blocks = cols / 32;
             // SAFETY: activations are only read in this stage.
             let x = unsafe { self.core.blocks.get(job.tile * TILE_COLUMNS * blocks, job.columns * blocks) };

@@ -1,5 +1,5 @@
 //! Products with weight panels: for one or two panels of 16 rows and any number of columns (activation rows),
-//! `acc[column][panel][row]` += panel row · column.
+//! `acc[column][panel][row]` = panel row · column.
 //!
 //! ```text
 //! for each block, for each sub-block of 32 elements:
@@ -59,7 +59,7 @@ pub(crate) struct IntArgs {
     /// `[blocks·subs][columns]`.
     pub(crate) x: *const XBlock,
     pub(crate) columns: usize,
-    /// `[columns][count][16]`, added to.
+    /// `[columns][count][16]`, written.
     pub(crate) acc: *mut f32,
 }
 
@@ -93,6 +93,9 @@ pub(crate) unsafe fn product<S: Lanes, E: Encoded>(a: IntArgs) {
             3 => in_registers::<S, E, 3>(a),
             4 => in_registers::<S, E, 4>(a),
             _ => {
+                for i in 0..a.columns * a.count {
+                    S::store(a.acc.add(16 * i), S::splat(0.0));
+                }
                 let mut p = 0;
                 // Two panels of codes kept as bytes would not stay in registers.
                 while size_of::<E::W<S>>() <= 12 * size_of::<S::F>() && p + 2 <= a.count {
@@ -125,9 +128,6 @@ unsafe fn in_registers<S: Lanes, E: Encoded, const N: usize>(a: IntArgs) {
         for p in 0..a.count {
             let mut acc = [S::splat(0.0); N];
             let out = a.acc.add(16 * p);
-            for (c, acc) in acc.iter_mut().enumerate() {
-                *acc = S::load(out.add(16 * c * a.count));
-            }
             let mut head = a.panel(p);
             let mut planes = head.add(a.codes_offset);
             let mut ahead = head.wrapping_add(AHEAD_BYTES);
