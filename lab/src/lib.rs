@@ -5,6 +5,7 @@
 
 pub mod ab;
 pub mod arms;
+pub mod bench;
 pub mod clock;
 mod error;
 pub mod guards;
@@ -15,5 +16,6 @@ pub mod results;
 pub mod stats;
 #[cfg(test)]
 mod testing;
+pub mod traps;
 
 pub use error::{Error, Result};

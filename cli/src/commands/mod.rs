@@ -2,6 +2,7 @@
 
 mod completions;
 mod inspect;
+mod lab;
 mod packs;
 mod pull;
 mod run;
@@ -30,6 +31,10 @@ pub(crate) enum Command {
     Ls(packs::LsArgs),
     Rm(packs::RmArgs),
     Synth(synth::Args),
+    Ab(Box<lab::ab::Args>),
+    Bench(Box<lab::bench::Args>),
+    Traps(lab::traps::Args),
+    Results(lab::results::Args),
     Completions(completions::Args),
 }
 
@@ -46,6 +51,10 @@ impl Command {
             Command::Ls(args) => packs::ls(&args),
             Command::Rm(args) => packs::rm(&args),
             Command::Synth(args) => synth::run(&args),
+            Command::Ab(args) => lab::ab::run(&args),
+            Command::Bench(args) => lab::bench::run(&args),
+            Command::Traps(args) => lab::traps::run(&args),
+            Command::Results(args) => lab::results::run(&args),
             Command::Completions(args) => completions::run(&args),
         }
     }
