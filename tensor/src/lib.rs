@@ -13,6 +13,7 @@ pub mod map;
 pub mod op;
 pub mod panels;
 pub mod reservoir;
+pub mod work;
 
 pub use dtype::Encoding;
 pub use error::{Error, Result};
