@@ -14,6 +14,8 @@ pub(crate) struct Places {
     pub(crate) models: PathBuf,
     /// Prepared weights: `packs` in the cache.
     pub(crate) packs: PathBuf,
+    /// What machines can do, as probed: `probes` in the cache.
+    pub(crate) probes: PathBuf,
     /// What was typed in chats: `history` in the cache.
     pub(crate) history: PathBuf,
 }
@@ -37,6 +39,7 @@ impl Places {
         Ok(Places {
             models: path("PLUMB_MODELS").unwrap_or_else(|| cache.join("models")),
             packs: cache.join("packs"),
+            probes: cache.join("probes"),
             history: cache.join("history"),
         })
     }

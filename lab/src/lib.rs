@@ -3,4 +3,12 @@
 //! It takes devices and models as values and never names a backend; it does not know how anything is computed.
 #![forbid(unsafe_code)]
 
+pub mod clock;
+mod error;
+pub mod machine;
+pub mod plot;
+pub mod probes;
+pub mod roofline;
 pub mod stats;
+
+pub use error::{Error, Result};

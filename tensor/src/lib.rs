@@ -12,6 +12,7 @@ pub mod kv;
 pub mod map;
 pub mod op;
 pub mod panels;
+pub mod probe;
 pub mod reservoir;
 pub mod work;
 

@@ -3,7 +3,9 @@
 mod completions;
 mod inspect;
 mod packs;
+mod probe;
 mod pull;
+mod roofline;
 mod run;
 mod synth;
 mod tokenize;
@@ -30,6 +32,8 @@ pub(crate) enum Command {
     Ls(packs::LsArgs),
     Rm(packs::RmArgs),
     Synth(synth::Args),
+    Probe(probe::Args),
+    Roofline(roofline::Args),
     Completions(completions::Args),
 }
 
@@ -46,8 +50,19 @@ impl Command {
             Command::Ls(args) => packs::ls(&args),
             Command::Rm(args) => packs::rm(&args),
             Command::Synth(args) => synth::run(&args),
+            Command::Probe(args) => probe::run(&args),
+            Command::Roofline(args) => roofline::run(&args),
             Command::Completions(args) => completions::run(&args),
         }
+    }
+}
+
+/// A whole number above 0.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("expected at least 1, found 0".into()),
+        Ok(n) => Ok(n),
+        Err(_) => Err(format!("expected a whole number, found {text:?}")),
     }
 }
 
