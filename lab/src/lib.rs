@@ -3,12 +3,19 @@
 //! It takes devices and models as values and never names a backend; it does not know how anything is computed.
 #![forbid(unsafe_code)]
 
+pub mod ab;
+pub mod arms;
 pub mod clock;
 mod error;
+pub mod guards;
 pub mod machine;
 pub mod plot;
+pub mod preflight;
 pub mod probes;
+pub mod results;
 pub mod roofline;
 pub mod stats;
+#[cfg(test)]
+mod testing;
 
 pub use error::{Error, Result};
