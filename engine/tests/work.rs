@@ -3,10 +3,10 @@
 
 mod reference;
 
+use engine::plan;
 use engine::prepare::prepare;
 use engine::rope::{RopeScaling, RopeSpec};
 use engine::spec::{ModelSpec, NeededShape};
-use engine::plan;
 use serde::Deserialize;
 use tensor::Encoding;
 use tensor::files::WeightFile;
