@@ -1,10 +1,12 @@
 //! The subcommands: each module declares its flags (a field is a flag, its help and its completion) and what it does.
 
 mod completions;
+mod fit;
 mod inspect;
 mod packs;
 mod probe;
 mod pull;
+mod quality;
 mod roofline;
 mod run;
 mod synth;
@@ -34,6 +36,8 @@ pub(crate) enum Command {
     Synth(synth::Args),
     Probe(probe::Args),
     Roofline(roofline::Args),
+    Fit(fit::Args),
+    Quality(quality::Args),
     Completions(completions::Args),
 }
 
@@ -52,6 +56,8 @@ impl Command {
             Command::Synth(args) => synth::run(&args),
             Command::Probe(args) => probe::run(&args),
             Command::Roofline(args) => roofline::run(&args),
+            Command::Fit(args) => fit::run(&args),
+            Command::Quality(args) => quality::run(&args),
             Command::Completions(args) => completions::run(&args),
         }
     }
