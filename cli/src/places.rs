@@ -15,6 +15,8 @@ pub(crate) struct Places {
     pub(crate) models: PathBuf,
     /// Prepared weights: `packs` in the cache.
     pub(crate) packs: PathBuf,
+    /// What machines can do, as probed: `probes` in the cache.
+    pub(crate) probes: PathBuf,
     /// What was typed in chats: `history` in the cache.
     pub(crate) history: PathBuf,
     /// The results database: `results.sqlite` in `$PLUMB_DATA`, else in `plumb` in `$XDG_DATA_HOME`, else in
@@ -46,6 +48,7 @@ impl Places {
             results: data.join("results.sqlite"),
             models: path("PLUMB_MODELS").unwrap_or_else(|| cache.join("models")),
             packs: cache.join("packs"),
+            probes: cache.join("probes"),
             history: cache.join("history"),
         })
     }

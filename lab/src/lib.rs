@@ -8,11 +8,15 @@ pub mod arms;
 pub mod bench;
 pub mod clock;
 mod error;
+pub mod fit;
 pub mod guards;
 pub mod machine;
 pub mod plot;
 pub mod preflight;
+pub mod probes;
+pub mod quality;
 pub mod results;
+pub mod roofline;
 pub mod stats;
 #[cfg(test)]
 mod testing;

@@ -225,14 +225,14 @@ impl PlumbArm {
         }
         guards::prompt_computed(prompt, cached)?;
         let work = self.loaded.model.plan().work(prompt, depth, 1);
-        let bytes = inner * (work.weight_bytes_read + work.kv_bytes_read * batch as u64);
+        let bytes = inner * (work.bytes_read.weights + work.bytes_read.kv * batch as u64);
         Ok(Taken { elapsed_ns, tokens: inner * (prompt * batch) as u64, bytes, ..Taken::default() })
     }
 
     /// Bytes that a step of one token per sequence must read.
     fn step_bytes(&self, depth: usize) -> u64 {
         let work = self.loaded.model.plan().work(1, depth, 1);
-        work.weight_bytes_read + work.kv_bytes_read * self.workload.batch as u64
+        work.bytes_read.weights + work.bytes_read.kv * self.workload.batch as u64
     }
 
     /// Uses the result of a sample: the same tokens must give the same bits every time.
@@ -313,7 +313,7 @@ impl Arm for PlumbArm {
             Phase::Prompt => {
                 let work = self.loaded.model.plan().work(self.workload.prompt, self.workload.depth, 1);
                 // A prompt does far more arithmetic per byte; by its bytes alone a sample would take minutes.
-                (work.weight_bytes_read + work.kv_bytes_read).max(work.flops / 16)
+                (work.bytes_read.weights + work.bytes_read.kv).max(work.flops / 16)
             }
         })
     }

@@ -102,7 +102,7 @@ pub(super) fn file_size_floor(field: &mut Field<'_>) -> Result<Sprung> {
     let trap = model(field, "file-size-floor")?;
     let file_bytes = trap.file_bytes;
     let model = &mut trap.model;
-    let ledger = model.plan().work(1, 0, 1).weight_bytes_read;
+    let ledger = model.plan().work(1, 0, 1).bytes_read.weights;
     let mut row = vec![0.0; model.plan().vocab];
     let mut sequence = model.sequence(&[]);
     let mut times = Vec::new();
