@@ -9,13 +9,14 @@ use anyhow::Context;
 use lab::arms::{Phase, PlumbArm, Reading, Workload};
 use lab::bench::{Against, Outcome, Plan, Test, World, peak_memory, run as measure, tests_of};
 use lab::machine::system;
-use lab::results::{Database, Figure, Kept, Recorder, Run, State};
+use lab::results::{Figure, Kept, Recorder, State};
 use serde_json::json;
 
 use super::ab::Figures;
 use super::loading::{self, Source};
 use super::{Bench, Fitness, Store, budget_bar, bytes, interrupt_flag};
 use crate::failure::{Interrupted, usage};
+use crate::places::Places;
 use crate::progress::note;
 
 /// Measure how fast a model runs
@@ -46,7 +47,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     samples: u16,
     /// Bytes per second that products reach on this machine, such as 20GB, for the share of the floor [default: what `plumb probe`
-    /// stored for this machine]
+    /// kept for this machine]
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     bandwidth: Option<u64>,
     /// Another engine's command, run in turn
@@ -114,19 +115,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Some(against)
         }
     };
-    let bandwidth = args.bandwidth.map(|b| b as f64).or_else(|| stored_bandwidth(&database, &bench));
-    if bandwidth.is_none() {
-        note(
-            "no bandwidth is known, so no share of the floor: `plumb probe` stores one, --bandwidth gives one",
-        );
-    }
-
     let (positions, sequences) =
         tests.iter().fold((1, 1), |(p, s), t| (p.max(t.positions() + 8), s.max(t.batch)));
     let loading = Instant::now();
     let loaded = source.load(&settings, positions.max(64), sequences)?;
     let load_s = (opened + loading.elapsed()).as_secs_f64();
     let kernels = loaded.applied.get("kernels").cloned().unwrap_or_default();
+    let bandwidth =
+        args.bandwidth.map(|b| b as f64).or_else(|| probed_bandwidth(&source, &bench, &loaded.applied));
+    if bandwidth.is_none() {
+        note(
+            "no bandwidth is known, so no share of the floor: `plumb probe` measures one, --bandwidth gives one",
+        );
+    }
     let first = Workload { phase: tests[0].phase, depth: 0, prompt: 1, batch: 1 };
     let mut arm = PlumbArm::new("plumb", settings, loaded, first, Rc::clone(&bench.clock));
     let workload = json!({ "tests": tests, "samples": args.samples, "against": args.against, "bandwidth_bytes_per_s": bandwidth });
@@ -179,15 +180,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if outcome.is_partial { Err(Interrupted.into()) } else { Ok(()) }
 }
 
-/// The latest bandwidth of products that `plumb probe` stored for this machine.
-fn stored_bandwidth(database: &Database, bench: &Bench) -> Option<f64> {
-    let filter = lab::results::Filter { kind: Some("probe".into()), ..Default::default() };
-    let runs = database.runs(&filter).ok()?;
-    let here = |run: &&Run| run.meta.machine == bench.machine.fingerprint() && run.state == State::Complete;
-    let found = runs.iter().rev().filter(here).find_map(|run| {
-        run.figures.iter().find(|f| f.name == "product_bandwidth" && f.unit == "bytes/s").map(|f| f.value)
-    });
-    found.filter(|b| b.is_finite() && *b > 0.0)
+/// The bandwidth of products with this model's weights that `plumb probe` kept for this machine with these kernels and threads:
+/// encodings weighted by their bytes.
+fn probed_bandwidth(source: &Source, bench: &Bench, applied: &lab::results::Settings) -> Option<f64> {
+    let probes = lab::probes::load(&Places::from_env().ok()?.probes, &bench.machine).ok()?;
+    let threads = applied.get("threads")?.parse().ok()?;
+    let probe = probes.newest(applied.get("kernels")?, threads)?;
+    let (mut bytes, mut seconds) = (0.0, 0.0);
+    for (encoding, count) in &source.opened.bundle.encodings {
+        bytes += *count as f64;
+        seconds += *count as f64 / probe.product_bandwidth(*encoding, lab::probes::Residency::Cold);
+    }
+    Some(bytes / seconds).filter(|b| b.is_finite() && *b > 0.0)
 }
 
 fn show(args: &Args, outcome: &Outcome, load_s: f64, peak: Option<u64>, kept: &Kept) -> anyhow::Result<()> {
