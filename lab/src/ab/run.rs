@@ -412,6 +412,9 @@ pub(super) fn conclude(
         ));
         called = Verdict::NotResolved { pairs_needed: None };
     }
+    if work.fixed_share.is_some_and(|share| share > guards::MOST_FIXED) {
+        marks.push("too noisy to show that the fixed cost of a sample is at most 2%".into());
+    }
     if is_partial {
         marks.push("interrupted before its budget was spent".into());
     }

@@ -132,7 +132,7 @@ pub fn pairs(run: &Run) -> Result<Picture> {
     }
     let (machine, model, precision) = run.series();
     let mut footer = vec![
-        format!("{model} {precision}; machine {machine}: {}", machine_text(run)),
+        format!("{model} {precision} machine {machine}: {}", machine_text(run)).trim().to_owned(),
         provenance(std::slice::from_ref(run), &[run.id]),
     ];
     let marks: Vec<String> = run.marks().cloned().collect();

@@ -339,6 +339,14 @@ fn arms(
     };
     let a = source.arm("a", &asked_a, workload, positions, clock())?;
     let b = source.arm("b", &asked_b, workload, positions, clock())?;
+    let cache = bench.machine.last_cache_bytes;
+    let mut rotated_slowdown = None;
+    if w.phase == Phase::Generation && a.bytes_per_repetition().is_some_and(|bytes| bytes <= cache) {
+        note("the model would fit the last cache: trying whether it lies there");
+        let mut copies = source.copies(&asked_a, workload, w.depth + 8, 2 * cache, &bench.clock)?;
+        let mut copies: Vec<&mut dyn Arm> = copies.iter_mut().map(|copy| copy as &mut dyn Arm).collect();
+        rotated_slowdown = Some(ab::rotation_control(&mut copies)?);
+    }
     let kernels =
         |arm: &lab::arms::PlumbArm| arm.loaded().applied.get("kernels").cloned().unwrap_or_default();
     let names = (kernels(&a), kernels(&b));
@@ -416,7 +424,11 @@ fn described(outcome: &Outcome, claim: Option<&ab::Claim>) -> String {
         lines.push(format!("A slowed      {}: {found}", summary(slowed)));
     }
     lines.push(format!("speed         A {:.2}/s, B {:.2}/s", outcome.rates[0], outcome.rates[1]));
-    let fixed = outcome.work.fixed_share.map_or_else(|| "not checked".into(), per_cent);
+    let work = &outcome.work;
+    let fixed = work.fixed_share.map_or_else(
+        || "not checked".into(),
+        |share| format!("{} ± {}", per_cent(share), per_cent(work.uncertainty)),
+    );
     lines.push(format!(
         "a sample      {} repetitions, fixed cost {fixed}, bytes from {}",
         outcome.work.inner,

@@ -28,7 +28,7 @@ use crate::progress::note;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Store {
     /// The results database [default: results.sqlite in the user's data folder]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
 }
 
