@@ -483,7 +483,7 @@ pub fn interleaved(order: &[usize]) -> Guarded {
 /// # Errors
 /// The rate is below half of the reference.
 pub fn absolute(rate: f64, reference: f64) -> Guarded {
-    if !(reference > 0.0) || rate >= reference / 2.0 {
+    if reference.is_nan() || reference <= 0.0 || rate >= reference / 2.0 {
         return Ok(());
     }
     refuse(
