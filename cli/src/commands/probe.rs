@@ -67,6 +67,9 @@ fn table(threads: Option<usize>) -> anyhow::Result<(&'static str, usize)> {
 
 /// Measures and keeps the result.
 fn measure(places: &Places, machine: Machine, kernels: &str, threads: usize) -> anyhow::Result<Probe> {
+    if cfg!(debug_assertions) {
+        note("this plumb was built for development, with checks in every loop: the figures are not the machine's");
+    }
     let bar = progress::steps("probing", 0);
     let mut watch = |what: &str, done: usize, total: usize| {
         bar.set_length(total as u64);
