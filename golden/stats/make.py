@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Expected values of the laboratory's statistics (lab/src/stats.rs), by NumPy and SciPy.
 
-usage: make.py > stats.json      (pip install numpy scipy)
+usage: make.py      (pip install numpy scipy); writes stats.json beside itself
 
 The generator is SplitMix64 as its authors published it (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators,
 2014); the bootstrap is the circular block bootstrap of Politis and Romano (1992) for the median, by percentiles. Where the
@@ -9,6 +9,7 @@ values are independent, SciPy's own bootstrap gives a second opinion with anothe
 """
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import scipy
@@ -76,7 +77,7 @@ def main():
             case("drift", 1 + drift + rng.normal(0, 0.01, 90), 8, independent=False),
         ],
     }
-    print(json.dumps(doc, indent=1))
+    (Path(__file__).resolve().parent / "stats.json").write_text(json.dumps(doc, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,14 @@ pub fn fit(asked: &Asked<'_>, contexts: &[usize], kv: &'static str, target: &Tar
     Fit {
         available_bytes,
         kv,
-        largest_context: memory::largest_context(plan, weight_bytes, model_context, batch, 0, available_bytes),
+        largest_context: memory::largest_context(
+            plan,
+            weight_bytes,
+            model_context,
+            batch,
+            0,
+            available_bytes,
+        ),
         model_context,
         kv_bytes_per_position: plan.kv.layers.iter().map(position).sum(),
         rows: contexts.iter().map(row).collect(),
@@ -223,7 +230,9 @@ impl Fit {
 /// # Errors
 /// Another form, or not a positive number.
 pub fn parse_bytes(text: &str) -> Result<u64> {
-    let bad = || Error::invalid("size", "a number with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", format!("{text:?}"));
+    let bad = || {
+        Error::invalid("size", "a number with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB", format!("{text:?}"))
+    };
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic() && !matches!(c, 'e' | 'E')).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

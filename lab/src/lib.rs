@@ -5,6 +5,7 @@
 
 pub mod ab;
 pub mod arms;
+pub mod bench;
 pub mod clock;
 mod error;
 pub mod fit;
@@ -19,5 +20,6 @@ pub mod roofline;
 pub mod stats;
 #[cfg(test)]
 mod testing;
+pub mod traps;
 
 pub use error::{Error, Result};

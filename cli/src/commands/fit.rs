@@ -87,7 +87,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(memory_bytes) => Target::Described { memory_bytes, read_bandwidth: bandwidth },
         None => Target::Here {
             probe: probe.as_ref(),
-            available_bytes: memory::available().context("the system does not say what memory it has: --memory")?,
+            available_bytes: memory::available()
+                .context("the system does not say what memory it has: --memory")?,
         },
     };
     let asked = Asked {
@@ -157,7 +158,8 @@ fn measure(fit: &mut Fit, opened: &Opened, device: &dyn Device, batch: usize) ->
                 bar.inc(tokens.len() as u64);
             }
         }
-        row.measured_peak_bytes = Some(status("VmHWM").context("the system does not say what a process holds")?);
+        row.measured_peak_bytes =
+            Some(status("VmHWM").context("the system does not say what a process holds")?);
     }
     bar.finish_and_clear();
     Ok(())

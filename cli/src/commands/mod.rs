@@ -3,6 +3,7 @@
 mod completions;
 mod fit;
 mod inspect;
+mod lab;
 mod packs;
 mod probe;
 mod pull;
@@ -34,6 +35,10 @@ pub(crate) enum Command {
     Ls(packs::LsArgs),
     Rm(packs::RmArgs),
     Synth(synth::Args),
+    Ab(Box<lab::ab::Args>),
+    Bench(Box<lab::bench::Args>),
+    Traps(lab::traps::Args),
+    Results(lab::results::Args),
     Probe(probe::Args),
     Roofline(roofline::Args),
     Fit(fit::Args),
@@ -54,6 +59,10 @@ impl Command {
             Command::Ls(args) => packs::ls(&args),
             Command::Rm(args) => packs::rm(&args),
             Command::Synth(args) => synth::run(&args),
+            Command::Ab(args) => lab::ab::run(&args),
+            Command::Bench(args) => lab::bench::run(&args),
+            Command::Traps(args) => lab::traps::run(&args),
+            Command::Results(args) => lab::results::run(&args),
             Command::Probe(args) => probe::run(&args),
             Command::Roofline(args) => roofline::run(&args),
             Command::Fit(args) => fit::run(&args),

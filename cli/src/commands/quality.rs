@@ -37,7 +37,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', num_args = 0..=1, default_missing_value = "1024")]
     needles: Vec<usize>,
     /// Depths of the needles, separated by commas: 0 is the beginning
-    #[arg(long, value_name = "D,…", value_delimiter = ',', default_value = "0,0.25,0.5,0.75,1", requires = "needles")]
+    #[arg(
+        long,
+        value_name = "D,…",
+        value_delimiter = ',',
+        default_value = "0,0.25,0.5,0.75,1",
+        requires = "needles"
+    )]
     depths: Vec<f64>,
     /// Threads of a step [default: the CPUs that this process may use]
     #[arg(short, long, value_name = "N", value_parser = super::at_least_one)]

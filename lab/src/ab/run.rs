@@ -243,13 +243,20 @@ impl Session<'_, '_, '_> {
                     break;
                 }
                 let is_b = role == 1 && phase == "ab";
-                match (role, slowed) {
+                let sampled = match (role, slowed) {
                     (1, Some(share)) => {
                         let clock = Rc::clone(&self.lab.clock);
-                        self.sample(phase, pair, role, 0, &mut Slowed::new(a, share, clock))?;
+                        self.sample(phase, pair, role, 0, &mut Slowed::new(a, share, clock))
                     }
-                    _ if is_b => self.sample(phase, pair, role, 1, b)?,
-                    _ => self.sample(phase, pair, role, 0, a)?,
+                    _ if is_b => self.sample(phase, pair, role, 1, b),
+                    _ => self.sample(phase, pair, role, 0, a),
+                };
+                match sampled {
+                    Err(Error::Interrupted) => {
+                        self.is_partial = true;
+                        break;
+                    }
+                    other => other?,
                 }
             }
             if pair % 16 == 15 {

@@ -5,7 +5,8 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use regex::Regex;
@@ -16,9 +17,30 @@ use crate::clock::Clock;
 use crate::results::Settings;
 use crate::{Error, Result};
 
-/// The longest that one run may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit(pub Duration);
+/// What ends a run early.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// The longest that it may take.
+    pub longest: Duration,
+    /// Becomes true when the person wants no more.
+    pub interrupt: Arc<AtomicBool>,
+}
+
+impl Limit {
+    /// A limit of time alone.
+    pub fn of(longest: Duration) -> Limit {
+        Limit { longest, interrupt: Arc::default() }
+    }
+}
+
+/// Why a run gave nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unrun {
+    /// The person ended it.
+    Interrupted,
+    /// In words.
+    Failed(String),
+}
 
 /// Where a figure stands in the output.
 #[derive(Clone, Debug)]
@@ -74,7 +96,7 @@ impl std::fmt::Display for Pattern {
 }
 
 /// The whole output as JSON, or its last line that is.
-fn last_json(output: &str) -> Option<Value> {
+pub(crate) fn last_json(output: &str) -> Option<Value> {
     let whole = output.trim();
     serde_json::from_str(whole).ok().or_else(|| {
         let from = whole.find("\n[").or_else(|| whole.find("\n{"));
@@ -192,8 +214,8 @@ pub struct Output {
 /// Runs a command line by the shell. A run that passes the limit is ended with everything that it started.
 ///
 /// # Errors
-/// In words: it cannot be started, fails, or passes the limit.
-pub fn run_command(command: &str, limit: Limit, clock: &dyn Clock) -> std::result::Result<Output, String> {
+/// It cannot be started, fails, passes the limit, or is interrupted.
+pub fn run_command(command: &str, limit: &Limit, clock: &dyn Clock) -> std::result::Result<Output, Unrun> {
     use std::os::unix::process::CommandExt;
     let mut shell = Command::new("/bin/sh");
     shell
@@ -204,28 +226,45 @@ pub fn run_command(command: &str, limit: Limit, clock: &dyn Clock) -> std::resul
         .stderr(Stdio::piped())
         .process_group(0);
     let start = clock.now_ns();
-    let mut child = shell.spawn().map_err(|e| format!("cannot be started: {e}"))?;
+    let mut child = shell.spawn().map_err(|e| Unrun::Failed(format!("cannot be started: {e}")))?;
     let (send, ended) = mpsc::channel();
     let mut stderr = child.stderr.take();
     let errors = std::thread::spawn(move || read_all(stderr.as_mut()));
     let mut stdout = child.stdout.take();
+    // Whoever waits may be gone when a run that was ended closes its output.
     std::thread::spawn(move || send.send(read_all(stdout.as_mut())));
-    let stdout = ended.recv_timeout(limit.0);
-    let wall_ns = clock.now_ns() - start;
-    let Ok(stdout) = stdout else {
-        if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
-            // It may have ended by itself just now.
-            let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    let stdout = loop {
+        // Waking for the interrupt does not delay the end, which the channel delivers at once.
+        match ended.recv_timeout(Duration::from_millis(50)) {
+            Ok(text) => break Ok(text),
+            Err(_) if limit.interrupt.load(Ordering::Relaxed) => break Err(Unrun::Interrupted),
+            Err(_) if clock.now_ns() - start < limit.longest.as_nanos() as u64 => {}
+            Err(_) => {
+                let seconds = limit.longest.as_secs_f64();
+                break Err(Unrun::Failed(format!(
+                    "still running after {seconds:.1} s (the limit); it was ended"
+                )));
+            }
         }
-        let _ = child.wait();
-        return Err(format!("still running after {:.0} s (--limit); it was ended", limit.0.as_secs_f64()));
     };
-    let status = child.wait().map_err(|e| format!("cannot be waited for: {e}"))?;
+    let wall_ns = clock.now_ns() - start;
+    let stdout = match stdout {
+        Ok(text) => text,
+        Err(unrun) => {
+            if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+                // It may have ended by itself just now.
+                let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+            }
+            let _ = child.wait();
+            return Err(unrun);
+        }
+    };
+    let status = child.wait().map_err(|e| Unrun::Failed(format!("cannot be waited for: {e}")))?;
     let stderr = errors.join().unwrap_or_default();
     if !status.success() {
         let tail: Vec<&str> = stderr.trim().lines().rev().take(3).collect();
         let tail: Vec<&str> = tail.into_iter().rev().collect();
-        return Err(format!("failed ({status}): {}", tail.join(" / ")));
+        return Err(Unrun::Failed(format!("failed ({status}): {}", tail.join(" / "))));
     }
     Ok(Output { stdout, stderr, wall_ns })
 }
@@ -263,8 +302,10 @@ impl CommandArm {
     }
 
     fn run(&self) -> Result<Output> {
-        run_command(&self.command, self.limit, self.clock.as_ref())
-            .map_err(|why| Error::arm(&self.label, format!("`{}` {why}", self.command)))
+        run_command(&self.command, &self.limit, self.clock.as_ref()).map_err(|unrun| match unrun {
+            Unrun::Interrupted => Error::Interrupted,
+            Unrun::Failed(why) => Error::arm(&self.label, format!("`{}` {why}", self.command)),
+        })
     }
 
     fn read(&self, output: &Output) -> Result<Taken> {
@@ -330,7 +371,7 @@ mod tests {
             command,
             reading,
             None,
-            Limit(Duration::from_secs(20)),
+            Limit::of(Duration::from_secs(20)),
             Rc::new(System::default()),
         )
     }
@@ -380,9 +421,17 @@ mod tests {
     #[test]
     fn a_command_that_hangs_is_ended_with_its_children() {
         let mut arm = arm("sleep 600 & sleep 600", Reading::WholeRun);
-        arm.limit = Limit(Duration::from_millis(50));
+        arm.limit = Limit::of(Duration::from_millis(120));
         let error = arm.prepare().unwrap_err().to_string();
         assert!(error.contains("still running"), "{error}");
+    }
+
+    #[test]
+    fn an_interrupted_command_is_ended_at_once() {
+        let arm = arm("sleep 600", Reading::WholeRun);
+        arm.limit.interrupt.store(true, Ordering::Relaxed);
+        let mut arm = arm;
+        assert!(matches!(arm.prepare(), Err(Error::Interrupted)));
     }
 
     #[test]

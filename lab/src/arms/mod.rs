@@ -9,7 +9,8 @@ mod slowed;
 
 use serde_json::Value;
 
-pub use command::{CommandArm, Limit, Output, Pattern, Reading, run_command};
+pub(crate) use command::last_json;
+pub use command::{CommandArm, Limit, Output, Pattern, Reading, Unrun, run_command};
 pub use plumb::{Loaded, Phase, PlumbArm, Workload};
 pub use server::{ServerArm, ServerWork};
 pub use slowed::Slowed;
@@ -88,6 +89,11 @@ pub trait Arm {
     /// Bytes that one repetition moves, where the arm can repeat within a sample; `None` for a command or a server, whose
     /// sample is one run.
     fn bytes_per_repetition(&self) -> Option<u64>;
+
+    /// The most repetitions that one sample can hold.
+    fn most_repetitions(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Whether its work is done by another process that is not a child of this one, whose time counts as someone else's.
     fn is_elsewhere(&self) -> bool {

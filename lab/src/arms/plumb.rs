@@ -3,6 +3,8 @@
 
 use std::rc::Rc;
 
+use serde::Serialize;
+
 use engine::{Feed, Fingerprint, LogitRows, Model, Sequence};
 
 use super::{Answer, Arm, Ready, Taken};
@@ -12,7 +14,8 @@ use crate::results::Settings;
 use crate::{Error, Result};
 
 /// Which part of a model's work is timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Tokens after the prompt, one a step.
     Generation,
@@ -129,12 +132,16 @@ impl PlumbArm {
         &self.loaded
     }
 
-    /// The most repetitions of one sample that the loaded context allows.
-    pub fn most_repetitions(&self) -> u64 {
-        match self.workload.phase {
-            Phase::Generation => self.loaded.model.context().saturating_sub(self.workload.depth) as u64,
-            Phase::Prompt => u64::MAX,
-        }
+    /// Turns to other work with the same model.
+    pub fn set_workload(&mut self, workload: Workload) {
+        self.bases.clear();
+        self.expected = None;
+        self.workload = workload;
+    }
+
+    /// Samples from here on are compared with each other, not with those before: a prompt's differ from turn to turn.
+    pub(crate) fn forget_expected(&mut self) {
+        self.expected = None;
     }
 
     fn vocab(&self) -> usize {
@@ -309,5 +316,13 @@ impl Arm for PlumbArm {
                 (work.bytes_read.weights + work.bytes_read.kv).max(work.flops / 16)
             }
         })
+    }
+
+    /// As many as the loaded context has room for.
+    fn most_repetitions(&self) -> u64 {
+        match self.workload.phase {
+            Phase::Generation => self.loaded.model.context().saturating_sub(self.workload.depth) as u64,
+            Phase::Prompt => u64::MAX,
+        }
     }
 }

@@ -57,7 +57,7 @@ impl ServerArm {
         let base = url.trim_end_matches('/');
         let url = if base.ends_with("/v1") { base.to_owned() } else { format!("{base}/v1") };
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(limit.0))
+            .timeout_global(Some(limit.longest))
             .timeout_connect(Some(Duration::from_secs(10)))
             .http_status_as_error(false)
             .build();
@@ -84,7 +84,7 @@ impl ServerArm {
             .header("content-type", "application/json")
             .header("accept", "text/event-stream")
             .send(body.to_string())
-            .map_err(|e| self.failed(format!("{e} (limit {:.0} s)", self.limit.0.as_secs_f64())))?;
+            .map_err(|e| self.failed(format!("{e} (limit {:.0} s)", self.limit.longest.as_secs_f64())))?;
         if !response.status().is_success() {
             let status = response.status();
             let said = response.body_mut().read_to_string().unwrap_or_default();
@@ -201,7 +201,7 @@ mod tests {
 
     fn arm(url: &str) -> ServerArm {
         let work = ServerWork { model: "m".into(), prompt: "Tell me.".into(), max_tokens: 8 };
-        ServerArm::new("a", url, work, Limit(Duration::from_secs(5)), Rc::new(System::default()))
+        ServerArm::new("a", url, work, Limit::of(Duration::from_secs(5)), Rc::new(System::default()))
     }
 
     fn event(text: &str) -> String {

@@ -51,4 +51,8 @@ impl Arm for Slowed<'_> {
     fn is_elsewhere(&self) -> bool {
         self.arm.is_elsewhere()
     }
+
+    fn most_repetitions(&self) -> u64 {
+        self.arm.most_repetitions()
+    }
 }

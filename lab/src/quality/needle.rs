@@ -50,7 +50,11 @@ fn haystack(
     let hidden = encode(&format!(" {}{}.", needle.0, needle.1))?;
     let around = question.len() + answer.len() + hidden.len() + usize::from(bos.is_some());
     let Some(room) = context.checked_sub(around).filter(|&n| n >= 16) else {
-        return Err(Error::invalid("context for needles", format!("at least {} tokens", around + 16), context));
+        return Err(Error::invalid(
+            "context for needles",
+            format!("at least {} tokens", around + 16),
+            context,
+        ));
     };
     // Whole sentences of the text, again from its beginning where it is too short.
     let mut sentences = TEXTS[0].text.split_inclusive(". ").cycle();
@@ -61,7 +65,11 @@ fn haystack(
         let ids = encode(sentence.trim_end_matches(' '))?;
         let ids = &ids[..ids.len().min(room - filled)];
         filled += ids.len();
-        if before.len() + ids.len() <= room_before { before.extend_from_slice(ids) } else { after.extend_from_slice(ids) }
+        if before.len() + ids.len() <= room_before {
+            before.extend_from_slice(ids)
+        } else {
+            after.extend_from_slice(ids)
+        }
     }
     let all = bos.into_iter().chain(before).chain(hidden).chain(after).chain(question);
     Ok((all.chain(answer.iter().copied()).collect(), answer.len()))
@@ -96,7 +104,8 @@ pub fn recall(
                 let (ids, answer) = haystack(tokenizer, needle, context, depth, bos)?;
                 let asked = ids.len() - answer;
                 let mut sequence = arm.model.sequence(&[]);
-                let feed = Feed { sequence: &mut sequence, tokens: &ids[..asked - 1], logits: LogitRows::None };
+                let feed =
+                    Feed { sequence: &mut sequence, tokens: &ids[..asked - 1], logits: LogitRows::None };
                 arm.model.step_with(&mut [feed], &mut |_, _, _| {})?;
                 let mut all_best = true;
                 let tokens = &ids[asked - 1..ids.len() - 1];
@@ -109,7 +118,14 @@ pub fn recall(
                 recalled += usize::from(all_best);
             }
             let answer_log_p = log_p / NEEDLES.len() as f64;
-            out.push(Recall { arm: arm.name.clone(), context, depth, recalled, needles: NEEDLES.len(), answer_log_p });
+            out.push(Recall {
+                arm: arm.name.clone(),
+                context,
+                depth,
+                recalled,
+                needles: NEEDLES.len(),
+                answer_log_p,
+            });
         }
     }
     progress(total, total);
