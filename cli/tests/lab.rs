@@ -45,7 +45,8 @@ fn two_commands_are_compared_stored_drawn_and_exported() {
         ok(results(folder.path(), &["plot", "1", "--output"]).arg(&picture));
         assert!(std::fs::metadata(&picture).unwrap().len() > 1000, "{name}");
     }
-    let exported: Value = serde_json::from_slice(&ok(&mut results(folder.path(), &["export"])).stdout).unwrap();
+    let exported: Value =
+        serde_json::from_slice(&ok(&mut results(folder.path(), &["export"])).stdout).unwrap();
     assert_eq!(exported[0], shown);
     let said = fails(&mut results(folder.path(), &["show", "7"]), 1);
     assert!(said.contains("results list"), "{said}");
@@ -118,7 +119,18 @@ fn a_bench_has_a_row_for_each_depth_and_batch() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = lab(folder.path(), &["bench"]);
     command.arg(golden("llama-64.gguf"));
-    command.args(["--prompt", "64", "--depth", "0,32", "--batch", "1,2", "--generate", "16", "--samples", "2"]);
+    command.args([
+        "--prompt",
+        "64",
+        "--depth",
+        "0,32",
+        "--batch",
+        "1,2",
+        "--generate",
+        "16",
+        "--samples",
+        "2",
+    ]);
     let found = json(command.args(["--bandwidth", "10GB", "--force"]));
     let rows = found["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 5, "{found}");

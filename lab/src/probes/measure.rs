@@ -67,13 +67,7 @@ pub fn measure(load: &mut dyn Load, budget: Budget) -> Result<Figure> {
     let per_second = median(&samples);
     let (low, high) =
         samples.iter().fold((f64::INFINITY, 0.0f64), |(low, high), &s| (low.min(s), high.max(s)));
-    Ok(Figure {
-        per_second,
-        noise: (high - low) / (2.0 * per_second),
-        samples,
-        units,
-        doubled,
-    })
+    Ok(Figure { per_second, noise: (high - low) / (2.0 * per_second), samples, units, doubled })
 }
 
 /// Units that take at least `sample_ns`.
