@@ -372,8 +372,7 @@ pub fn plausible_peak(peak_bytes_per_s: f64, measured_bytes_per_s: f64) -> Guard
     refuse(
         "units",
         format!(
-            "a peak of {peak_bytes_per_s} bytes/s against {measured_bytes_per_s:.0} bytes/s measured: a unit was lost; quantities carry theirs \
-             (`Bandwidth`, in bytes and nanoseconds)"
+            "a peak of {peak_bytes_per_s} bytes/s against {measured_bytes_per_s:.0} bytes/s measured: a unit was lost; rates here are all in bytes per second"
         ),
     )
 }

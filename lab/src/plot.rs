@@ -173,10 +173,11 @@ impl Chart {
         let y =
             Chart::range(&self.y, points().map(|p| p.1).chain(bars().flat_map(|b| [b.1, b.2])).chain(rules))?;
         area.fill(&WHITE).map_err(drawing)?;
-        let footer_height = 16 * self.footer.len() as u32 + 10;
+        let lines: Vec<String> = self.footer.iter().flat_map(|text| wrapped(text, 140)).collect();
+        let footer_height = 16 * lines.len() as u32 + 10;
         let (main, footer) = area.split_vertically(SIZE.1 - footer_height);
         let small = (FONT, 11).into_font().color(&RGBColor(0x55, 0x55, 0x55));
-        for (line, text) in self.footer.iter().enumerate() {
+        for (line, text) in lines.iter().enumerate() {
             footer
                 .draw(&Text::new(text.clone(), (16, 2 + 16 * line as i32), small.clone()))
                 .map_err(drawing)?;
@@ -256,6 +257,23 @@ impl Chart {
             .draw()
             .map_err(drawing)
     }
+}
+
+/// A text in lines of at most `width` characters, broken at spaces where there are any.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        if !lines[last].is_empty() && lines[last].chars().count() + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+            continue;
+        }
+        if !lines[last].is_empty() {
+            lines[last].push(' ');
+        }
+        lines[last].push_str(word);
+    }
+    lines
 }
 
 /// A number as short as it can be read.
@@ -342,6 +360,12 @@ mod tests {
     fn nothing_to_draw_is_an_error() {
         let empty = Chart { x: Axis { label: "depth".into(), ..Axis::default() }, ..Chart::default() };
         assert!(empty.svg().unwrap_err().to_string().contains("depth"));
+    }
+
+    #[test]
+    fn long_footers_are_broken_at_spaces() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("unbroken words", 3), ["unbroken", "words"]);
     }
 
     #[test]

@@ -143,7 +143,7 @@ pub struct Standing {
     pub available_bytes: Option<u64>,
     /// Swap in use, in bytes.
     pub swap_used_bytes: Option<u64>,
-    /// The process that used most CPU time of those visible, other than this one.
+    /// The other process that used most CPU time while the machine was watched, in words.
     pub busiest: Option<String>,
 }
 
@@ -167,6 +167,41 @@ pub fn standing(read: Read<'_>, cores: usize) -> Standing {
         swap_used_bytes: swap.map(|(total, free)| total.saturating_sub(free)),
         busiest: None,
     }
+}
+
+/// Name and CPU time of a process, in ticks.
+pub type Processes = std::collections::BTreeMap<u32, (String, u64)>;
+
+/// Every process that the system shows, without this one.
+pub fn processes() -> Processes {
+    let folders = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let own = std::process::id();
+    let read = |pid: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some((pid, process(&text)?))
+    };
+    numbers.filter(|&pid| pid != own).filter_map(read).collect()
+}
+
+/// Name and ticks from a process' `stat` line.
+fn process(stat: &str) -> Option<(String, u64)> {
+    let (head, rest) = stat.rsplit_once(')')?;
+    let (_, name) = head.split_once('(')?;
+    let mut fields = rest.split_whitespace().skip(11);
+    let (user, system) = (fields.next()?.parse::<u64>().ok()?, fields.next()?.parse::<u64>().ok()?);
+    Some((name.to_owned(), user + system))
+}
+
+/// The process that used most CPU time between two looks, in words; none where none used a tick.
+pub fn busiest(before: &Processes, after: &Processes, seconds: f64) -> Option<String> {
+    let used = after.iter().map(|(pid, (name, ticks))| {
+        let earlier = before.get(pid).map_or(0, |(_, ticks)| *ticks);
+        (ticks.saturating_sub(earlier), name, pid)
+    });
+    let (ticks, name, pid) = used.max()?;
+    let cpus = ticks as f64 / TICKS_PER_S / seconds.max(1e-9);
+    (ticks > 0).then(|| format!("{name} ({pid}): {cpus:.2}"))
 }
 
 /// One check's result.
@@ -231,6 +266,9 @@ impl std::fmt::Display for Report {
 /// Checks a machine, before a run, against `limits`. `needed_bytes` is what the run will hold.
 pub fn check(standing: &Standing, traffic: &Traffic, needed_bytes: u64, limits: &Limits) -> Report {
     let mut report = during(traffic, limits);
+    if let (Some(others), Some(busiest)) = (report.checks.first_mut(), &standing.busiest) {
+        others.found.push_str(&format!(", most of them {busiest}"));
+    }
     let per_cent = |share: f64| format!("{:.0}%", share * 100.0);
     let mut add = |name: &str, found: Option<(String, bool)>, limit: String| {
         report.checks.push(row(name, found, limit));
@@ -390,6 +428,22 @@ mod tests {
         let seen = traffic(&before, &after, 2.0);
         assert_eq!(seen.others_cpus, Some(0.1));
         assert_eq!(seen.steal_share, None);
+    }
+
+    #[test]
+    fn the_busiest_process_is_named() {
+        let line = |name: &str, ticks: u64| format!("7 ({name}) S 1 2 3 4 5 6 7 8 9 10 {ticks} 5 0 0 20 0");
+        assert_eq!(process(&line("a) b", 95)), Some(("a) b".to_owned(), 100)));
+        assert_eq!(process("nonsense"), None);
+        let before = Processes::from([(7, ("cc".into(), 100)), (8, ("sh".into(), 900))]);
+        let after =
+            Processes::from([(7, ("cc".into(), 290)), (8, ("sh".into(), 901)), (9, ("new".into(), 20))]);
+        assert_eq!(busiest(&before, &after, 2.0).as_deref(), Some("cc (7): 0.95"));
+        assert_eq!(busiest(&before, &before, 2.0), None);
+        let (mut standing, mut traffic) = fit();
+        standing.busiest = busiest(&before, &after, 2.0);
+        traffic.others_cpus = Some(1.0);
+        assert!(check(&standing, &traffic, 0, &Limits::default()).marks()[0].contains("most of them cc (7)"));
     }
 
     #[test]

@@ -14,10 +14,12 @@ pub struct Amortised {
     pub inner: u64,
     /// Share of fixed cost that the doubling showed; none where an arm cannot repeat within a sample.
     pub fixed_share: Option<f64>,
+    /// How far off that may be, by the spread of the check.
+    pub uncertainty: f64,
 }
 
 /// Pairs of a size and its double that are timed at first, and where those leave it open.
-const PAIRS: (usize, usize) = (5, 9);
+const PAIRS: (usize, usize) = (3, 7);
 
 /// How often the work is doubled before the search is given up.
 const DOUBLINGS: u32 = 5;
@@ -38,14 +40,14 @@ fn shown(once: &[f64], doubled: &[f64]) -> (f64, f64) {
 pub fn amortise(arms: &mut [&mut dyn Arm], traffic_bytes: u64) -> Result<Amortised> {
     let each: Option<Vec<u64>> = arms.iter().map(|arm| arm.bytes_per_repetition()).collect();
     let Some(least) = each.and_then(|bytes| bytes.into_iter().min()) else {
-        return Ok(Amortised { inner: 1, fixed_share: None });
+        return Ok(Amortised { inner: 1, fixed_share: None, uncertainty: 0.0 });
     };
     // The check needs room for twice the work.
     let most = arms.iter().map(|arm| arm.most_repetitions() / 2).min().unwrap_or(1).clamp(1, 1 << 30);
     let mut inner = traffic_bytes.div_ceil(least.max(1)).clamp(1, most);
     let mut turn = 1 << 40;
     for doubling in 0..=DOUBLINGS {
-        let mut worst = f64::NEG_INFINITY;
+        let mut worst = (f64::NEG_INFINITY, 0.0);
         let mut refused: Option<Caught> = None;
         for arm in arms.iter_mut() {
             let (mut once, mut doubled) = (Vec::new(), Vec::new());
@@ -58,7 +60,9 @@ pub fn amortise(arms: &mut [&mut dyn Arm], traffic_bytes: u64) -> Result<Amortis
                 }
             }
             let (share, uncertainty) = shown(&once, &doubled);
-            worst = worst.max(share);
+            if share > worst.0 {
+                worst = (share, uncertainty);
+            }
             // Noise alone must not refuse: what is refused is fixed cost that stands out of it.
             let once = median(&once);
             let least_doubled = once * (2.0 - (share - uncertainty));
@@ -66,7 +70,9 @@ pub fn amortise(arms: &mut [&mut dyn Arm], traffic_bytes: u64) -> Result<Amortis
             refused = refused.or(checked.err());
         }
         match refused {
-            None => return Ok(Amortised { inner, fixed_share: Some(worst.max(0.0)) }),
+            None => {
+                return Ok(Amortised { inner, fixed_share: Some(worst.0.max(0.0)), uncertainty: worst.1 });
+            }
             Some(caught) if doubling == DOUBLINGS || inner == most => return Err(Error::Caught(caught)),
             // A noisy pair of medians can show more than there is; more work never hurts.
             Some(_) => inner = (2 * inner).min(most),

@@ -14,12 +14,15 @@ pub struct Claim {
     pub says: String,
 }
 
-/// Gathers the complete comparisons on the same machine that asked the same of both arms and of the workload.
+/// Gathers the complete comparisons on the same machine that came out faster or slower and asked the same of both arms and of the workload.
 pub fn claim(runs: &[Run], like: &Run) -> Claim {
     let asked = |run: &Run| -> Vec<_> { run.arms.iter().map(|arm| arm.asked.clone()).collect() };
     let mut effects: Vec<(String, f64)> = Vec::new();
     for run in runs.iter().filter(|r| r.state == State::Complete && r.meta.kind == "ab") {
-        let same = run.meta.machine == like.meta.machine
+        // Only what was called is a claim.
+        let called = run.verdict["verdict"]["verdict"].as_str();
+        let same = called.is_some_and(|v| v == "faster" || v == "slower")
+            && run.meta.machine == like.meta.machine
             && asked(run) == asked(like)
             && run.meta.workload == like.meta.workload;
         let model = run.meta.model.as_ref();

@@ -14,4 +14,4 @@ mod tests;
 pub use amortise::{Amortised, amortise};
 pub use claim::{Claim, claim};
 pub use expect::Expectation;
-pub use run::{Lab, Options, Outcome, Progress, ratios, run};
+pub use run::{Lab, Options, Outcome, Progress, ratios, rotation_control, run};

@@ -35,6 +35,8 @@ pub struct Options {
     pub may_differ: bool,
     /// The last cache, for the label of residency; 0 where unknown.
     pub last_cache_bytes: u64,
+    /// What [`rotation_control`] found, where it was run.
+    pub rotated_slowdown: Option<f64>,
 }
 
 impl Default for Options {
@@ -49,6 +51,7 @@ impl Default for Options {
             limits: Limits::default(),
             may_differ: false,
             last_cache_bytes: 0,
+            rotated_slowdown: None,
         }
     }
 }
@@ -128,6 +131,33 @@ pub fn ratios(samples: &[SampleRow], phase: &str) -> Vec<f64> {
     }
     let ratio = |pair: [Option<f64>; 2]| pair[0].zip(pair[1]).filter(|(a, _)| *a > 0.0).map(|(a, b)| b / a);
     pairs.into_values().filter_map(ratio).collect()
+}
+
+/// How much slower one repetition is when it goes round copies of the same arm than when it stays with one: the control by which a
+/// working set is known to lie in a cache. The copies together should be at least twice the cache.
+///
+/// # Errors
+/// An arm fails; there are fewer than two.
+pub fn rotation_control(copies: &mut [&mut dyn Arm]) -> Result<f64> {
+    const TIMES: usize = 31;
+    let count = copies.len();
+    if count < 2 {
+        return Err(Error::invalid("copies of an arm", "at least 2", count));
+    }
+    let mut times = |pick: &dyn Fn(usize) -> usize| -> Result<f64> {
+        let mut taken = Vec::new();
+        // The first round brings in what comes only once.
+        for turn in 0..count + TIMES {
+            let elapsed = copies[pick(turn)].take(1, turn as u64)?.elapsed_ns;
+            if turn >= count {
+                taken.push(elapsed as f64);
+            }
+        }
+        Ok(crate::stats::median(&taken))
+    };
+    let rotating = times(&|turn| turn % count)?;
+    let staying = times(&|_| 0)?;
+    Ok(rotating / staying)
 }
 
 /// Compares two arms and writes every sample to `recorder`. A failure of an arm after samples were taken is an error, but the samples
@@ -382,6 +412,9 @@ pub(super) fn conclude(
         ));
         called = Verdict::NotResolved { pairs_needed: None };
     }
+    if work.fixed_share.is_some_and(|share| share > guards::MOST_FIXED) {
+        marks.push("too noisy to show that the fixed cost of a sample is at most 2%".into());
+    }
     if is_partial {
         marks.push("interrupted before its budget was spent".into());
     }
@@ -404,7 +437,7 @@ pub(super) fn conclude(
     let residency = if bytes == 0 {
         guards::Residency::Unclear
     } else {
-        guards::residency(bytes, options.last_cache_bytes, None)
+        guards::residency(bytes, options.last_cache_bytes, options.rotated_slowdown)
     };
     let expectation = options.expect.map(|e| (e, e.holds(ab.ratio)));
     Ok(Outcome {

@@ -308,6 +308,53 @@ fn contention_during_the_run_marks_it() {
 }
 
 #[test]
+fn a_working_set_in_a_cache_shows_when_copies_rotate() {
+    /// Takes long when another copy was used in between.
+    struct Cached {
+        fake: Fake,
+        number: usize,
+        last: Rc<Cell<usize>>,
+        cold: f64,
+    }
+    impl Arm for Cached {
+        fn label(&self) -> &str {
+            "copy"
+        }
+        fn asked(&self) -> Settings {
+            self.fake.asked()
+        }
+        fn prepare(&mut self) -> Result<Ready> {
+            self.fake.prepare()
+        }
+        fn take(&mut self, inner: u64, turn: u64) -> Result<Taken> {
+            let is_warm = self.last.replace(self.number) == self.number;
+            self.fake.each_ns = if is_warm { 1e6 } else { 1e6 * self.cold };
+            self.fake.take(inner, turn)
+        }
+        fn bytes_per_repetition(&self) -> Option<u64> {
+            Some(1)
+        }
+    }
+    for (cold, expected) in [(3.0, crate::guards::Residency::Cache), (1.0, crate::guards::Residency::Unclear)]
+    {
+        let clock = Rc::new(Manual::default());
+        let last = Rc::new(Cell::new(0));
+        let mut copies: Vec<Cached> = (0..4)
+            .map(|number| Cached {
+                fake: fake("copy", &clock, 1e6, number),
+                number: number as usize,
+                last: Rc::clone(&last),
+                cold,
+            })
+            .collect();
+        let mut arms: Vec<&mut dyn Arm> = copies.iter_mut().map(|c| c as &mut dyn Arm).collect();
+        let slowdown = rotation_control(&mut arms).unwrap();
+        assert!((slowdown / cold - 1.0).abs() < 0.1, "{slowdown}");
+        assert_eq!(crate::guards::residency(1 << 20, 36 << 20, Some(slowdown)), expected);
+    }
+}
+
+#[test]
 fn a_claim_is_about_the_models_it_was_seen_on() {
     let clock = Rc::new(Manual::default());
     let (mut a, mut b) = (fake("a", &clock, 5e6, 1), fake("b", &clock, 4e6, 2));

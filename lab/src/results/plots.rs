@@ -72,7 +72,11 @@ pub fn figures(runs: &[Run], name: &str) -> Result<Picture> {
         footer.push(note.clone());
         notes.push(note);
     }
-    let x = if is_by_run { "run" } else { "x (depth in tokens, or as the run's workload says)" };
+    let x = match name {
+        _ if is_by_run => "run",
+        _ if name.starts_with("prompt") || name == "first_token" => "length of the prompt (tokens)",
+        _ => "depth (tokens)",
+    };
     let chart = Chart {
         title: name.replace('_', " "),
         x: Axis { label: x.into(), ..Axis::default() },
@@ -128,7 +132,7 @@ pub fn pairs(run: &Run) -> Result<Picture> {
     }
     let (machine, model, precision) = run.series();
     let mut footer = vec![
-        format!("{model} {precision}; machine {machine}: {}", machine_text(run)),
+        format!("{model} {precision} machine {machine}: {}", machine_text(run)).trim().to_owned(),
         provenance(std::slice::from_ref(run), &[run.id]),
     ];
     let marks: Vec<String> = run.marks().cloned().collect();

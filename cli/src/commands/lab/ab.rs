@@ -92,7 +92,7 @@ struct Work {
 /// regular expression whose first group is the number.
 #[derive(clap::Args, Debug)]
 pub(super) struct Figures {
-    /// Where a command prints its tokens per second
+    /// Where a command prints its tokens per second; llama-bench reads the only test of its `-o json`
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["tokens", "seconds"])]
     rate: Option<String>,
     /// Where it prints how many tokens it did
@@ -174,6 +174,8 @@ impl Figures {
 
 /// Two arms and what is known of them.
 struct Arms {
+    /// How much slower copies that rotate through more than the cache are, where the model would fit it.
+    rotated_slowdown: Option<f64>,
     a: Box<dyn Arm>,
     b: Box<dyn Arm>,
     model: Option<lab::results::ModelId>,
@@ -209,6 +211,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         limits: bench.limits,
         may_differ: args.judging.may_differ,
         last_cache_bytes: bench.machine.last_cache_bytes,
+        rotated_slowdown: arms.rotated_slowdown,
     };
     let mut counts = std::collections::BTreeMap::<String, u32>::new();
     for repetition in 0..args.judging.repeat {
@@ -290,7 +293,14 @@ fn arms(
             Box::new(CommandArm::new(label, command, reading.clone(), answer.clone(), limit(), clock()))
         };
         let workload = json!({ "reading": format!("{reading:?}") });
-        return Ok(Arms { a: arm("a", a), b: arm("b", b), model: None, kernels: String::new(), workload });
+        return Ok(Arms {
+            rotated_slowdown: None,
+            a: arm("a", a),
+            b: arm("b", b),
+            model: None,
+            kernels: String::new(),
+            workload,
+        });
     }
     if let (Some(a), Some(b)) = (&args.a_url, &args.b_url) {
         let work = ServerWork {
@@ -302,7 +312,14 @@ fn arms(
             Box::new(ServerArm::new(label, url, work.clone(), limit(), clock()))
         };
         let workload = json!({ "ask": work.prompt, "max_tokens": work.max_tokens });
-        return Ok(Arms { a: arm("a", a), b: arm("b", b), model: None, kernels: String::new(), workload });
+        return Ok(Arms {
+            rotated_slowdown: None,
+            a: arm("a", a),
+            b: arm("b", b),
+            model: None,
+            kernels: String::new(),
+            workload,
+        });
     }
     let source = source.context("no model")?;
     let w = &args.work;
@@ -322,11 +339,26 @@ fn arms(
     };
     let a = source.arm("a", &asked_a, workload, positions, clock())?;
     let b = source.arm("b", &asked_b, workload, positions, clock())?;
+    let cache = bench.machine.last_cache_bytes;
+    let mut rotated_slowdown = None;
+    if w.phase == Phase::Generation && a.bytes_per_repetition().is_some_and(|bytes| bytes <= cache) {
+        note("the model would fit the last cache: trying whether it lies there");
+        let mut copies = source.copies(&asked_a, workload, w.depth + 8, 2 * cache, &bench.clock)?;
+        let mut copies: Vec<&mut dyn Arm> = copies.iter_mut().map(|copy| copy as &mut dyn Arm).collect();
+        rotated_slowdown = Some(ab::rotation_control(&mut copies)?);
+    }
     let kernels =
         |arm: &lab::arms::PlumbArm| arm.loaded().applied.get("kernels").cloned().unwrap_or_default();
     let names = (kernels(&a), kernels(&b));
     let kernels = if names.0 == names.1 { names.0 } else { format!("{} | {}", names.0, names.1) };
-    Ok(Arms { a: Box::new(a), b: Box::new(b), model: Some(source.id()), kernels, workload: described })
+    Ok(Arms {
+        rotated_slowdown,
+        a: Box::new(a),
+        b: Box::new(b),
+        model: Some(source.id()),
+        kernels,
+        workload: described,
+    })
 }
 
 /// The verdict without its numbers.
@@ -392,7 +424,11 @@ fn described(outcome: &Outcome, claim: Option<&ab::Claim>) -> String {
         lines.push(format!("A slowed      {}: {found}", summary(slowed)));
     }
     lines.push(format!("speed         A {:.2}/s, B {:.2}/s", outcome.rates[0], outcome.rates[1]));
-    let fixed = outcome.work.fixed_share.map_or_else(|| "not checked".into(), per_cent);
+    let work = &outcome.work;
+    let fixed = work.fixed_share.map_or_else(
+        || "not checked".into(),
+        |share| format!("{} ± {}", per_cent(share), per_cent(work.uncertainty)),
+    );
     lines.push(format!(
         "a sample      {} repetitions, fixed cost {fixed}, bytes from {}",
         outcome.work.inner,

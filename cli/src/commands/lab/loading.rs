@@ -124,6 +124,28 @@ impl Source {
         Ok(Loaded { model, applied, precision: self.precision(), notes: Vec::new() })
     }
 
+    /// Copies of the model in memory of their own, together at least `bytes`, for the control of residency; at most 32.
+    pub(crate) fn copies(
+        &mut self,
+        settings: &Settings,
+        workload: Workload,
+        positions: usize,
+        bytes: u64,
+        clock: &Rc<dyn Clock>,
+    ) -> anyhow::Result<Vec<PlumbArm>> {
+        let count = bytes.div_ceil(self.opened.weights.len_bytes().max(1)).clamp(2, 32);
+        let kept = self.private.take();
+        let mut arms = Vec::new();
+        for _ in 0..count {
+            self.private = None;
+            let mut settings = settings.clone();
+            settings.insert("weights".into(), "private".into());
+            arms.push(self.arm("copy", &settings, workload, positions, Rc::clone(clock))?);
+        }
+        self.private = kept;
+        Ok(arms)
+    }
+
     /// An arm with `settings`.
     pub(crate) fn arm(
         &mut self,

@@ -17,7 +17,7 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::clock::{Clock, System};
 use lab::machine::{self, Machine};
-use lab::preflight::{self, Limits, Report};
+use lab::preflight::{self, Limits, Report, Standing};
 use lab::results::{Build, Database, ModelId, RunMeta};
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ use crate::progress::note;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Store {
     /// The results database [default: results.sqlite in the user's data folder]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     db: Option<PathBuf>,
 }
 
@@ -68,11 +68,15 @@ impl Bench {
         let clock: Rc<dyn Clock> = Rc::new(System::default());
         let machine = Machine::here();
         let limits = Limits { load_per_cpu: fitness.max_load, ..Limits::default() };
+        let processes = preflight::processes();
         let (before, start) = (preflight::counters(&machine::system), clock.now_ns());
         std::thread::sleep(std::time::Duration::from_secs(1));
         let seconds = (clock.now_ns() - start) as f64 / 1e9;
         let traffic = preflight::traffic(&before, &preflight::counters(&machine::system), seconds);
-        let standing = preflight::standing(&machine::system, machine.cores);
+        let standing = Standing {
+            busiest: preflight::busiest(&processes, &preflight::processes(), seconds),
+            ..preflight::standing(&machine::system, machine.cores)
+        };
         let report = preflight::check(&standing, &traffic, needed_bytes, &limits);
         if !report.is_fit() {
             if !fitness.force {
