@@ -91,7 +91,8 @@ fn fit_counts_for_a_described_machine() {
     }
     assert!(need(&rows[1]) > need(&rows[0]));
     // Twice the bandwidth is twice the speed.
-    let speed = |report: &serde_json::Value| report["fit"]["rows"][0]["ceiling_tokens_per_s"].as_f64().unwrap();
+    let speed =
+        |report: &serde_json::Value| report["fit"]["rows"][0]["ceiling_tokens_per_s"].as_f64().unwrap();
     let fast = fit(&["--memory", "66MiB", "--bandwidth", "2GB/s", "--ctx", "64"]);
     assert!((speed(&fast) / speed(&small) - 2.0).abs() < 1e-9);
     // With less than the overhead nothing fits.
@@ -114,7 +115,8 @@ fn fit_refuses_what_it_cannot_mean() {
 fn quality_finds_no_difference_where_there_is_none() {
     let cache = tempfile::tempdir().unwrap();
     let text = cache.path().join("text.txt");
-    std::fs::write(&text, "the ferry left at six, before the fog had decided whether to stay. ".repeat(4)).unwrap();
+    std::fs::write(&text, "the ferry left at six, before the fog had decided whether to stay. ".repeat(4))
+        .unwrap();
     let mut quality = command(cache.path());
     quality.arg("quality").arg(golden("llama-64.gguf")).arg("--text").arg(&text);
     let report = json(quality.args(["--window", "64", "--against", "isa=portable,threads=1"]));
