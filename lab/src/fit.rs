@@ -250,7 +250,7 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
     };
     let number: f64 = number.trim().parse().map_err(|_| bad())?;
     let bytes = number * factor;
-    if !(bytes >= 1.0 && bytes < 1e18) {
+    if !(1.0..1e18).contains(&bytes) {
         return Err(bad());
     }
     Ok(bytes as u64)

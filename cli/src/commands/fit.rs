@@ -9,13 +9,17 @@ use engine::{Feed, LoadOptions, LogitRows, Model, memory, plan};
 use lab::fit::{self, Asked, Fit, Target};
 use lab::machine::Machine;
 use lab::probes;
+use lab::results::Figure;
 use serde::Serialize;
+use serde_json::json;
 use tensor::device::{Device, WeightStore};
 
+use super::lab::loading::Source;
+use super::record::{Of, Record, figure};
 use crate::failure::usage;
+use crate::opening;
 use crate::places::Places;
 use crate::progress::{self, note};
-use crate::{models, opening};
 
 /// Say what memory a model needs at a context, whether it fits, and how fast it would be
 ///
@@ -49,6 +53,8 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    store: super::lab::Store,
 }
 
 #[derive(Serialize)]
@@ -64,8 +70,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let memory = args.memory.as_deref().map(fit::parse_bytes).transpose().map_err(wrong)?;
     let bandwidth = args.bandwidth.as_deref().map(fit::parse_bandwidth).transpose().map_err(wrong)?;
     let places = Places::from_env()?;
-    let path = models::resolve(&args.model, &places)?;
-    let opened = opening::open(&path, &places)?;
+    let source = Source::open(&args.model)?;
+    let opened = &source.opened;
     let device = opening::device(args.threads)?;
     let spec = &opened.bundle.spec;
     let kind_of = |name: &str| opened.weights.entry(name).map(|entry| entry.kind);
@@ -93,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let asked = Asked {
         plan: &plan,
-        weight_bytes: weight_bytes(&opened, &plan),
+        weight_bytes: weight_bytes(opened, &plan),
         model_context: spec.context,
         batch: args.batch,
         base_bytes: resident().saturating_sub(opened.weights.resident_bytes()),
@@ -101,7 +107,23 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut fit = fit::fit(&asked, &contexts, kv, &target);
     if args.measure {
-        measure(&mut fit, &opened, &device, args.batch)?;
+        let record = Record::begin("fit");
+        measure(&mut fit, opened, &device, args.batch)?;
+        let peak = |row: &fit::Row| {
+            let measured = row.measured_peak_bytes? as f64;
+            let expected = Some(row.expected.total() as f64);
+            let detail = json!({ "batch": row.batch, "kv": kv, "need": row.need, "expected": row.expected });
+            let at = Some(row.context as f64);
+            Some(Figure { predicted: expected, detail, ..figure("peak_memory", "bytes", at, measured, None) })
+        };
+        let figures: Vec<Figure> = fit.rows.iter().filter_map(peak).collect();
+        let of = Of {
+            kernels: &info.kernels,
+            model: Some(source.id()),
+            workload: json!({ "batch": args.batch, "kv": kv }),
+            prediction: json!({ "rows": fit.rows }),
+        };
+        record.keep(&args.store, of, figures, Vec::new());
     }
     let text = if args.json {
         serde_json::to_string(&Report { model: &opened.bundle.name, fit: &fit })?

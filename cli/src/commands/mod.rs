@@ -8,6 +8,7 @@ mod packs;
 mod probe;
 mod pull;
 mod quality;
+mod record;
 mod roofline;
 mod run;
 mod synth;

@@ -7,7 +7,10 @@ use anyhow::Context;
 use cpu::CpuProbes;
 use lab::machine::Machine;
 use lab::probes::{self, Probe};
+use lab::results::Figure;
+use serde_json::{Value, json};
 
+use super::record::{Of, Record, figure};
 use crate::failure::usage;
 use crate::opening;
 use crate::places::Places;
@@ -32,6 +35,8 @@ pub(crate) struct Args {
     /// Print one JSON object, raw samples included
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    store: super::lab::Store,
 }
 
 /// Measures and prints.
@@ -45,7 +50,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             format!("this machine was not probed yet with the {kernels} kernels on {threads} threads")
         })?
     } else {
-        measure(&places, machine, kernels, threads)?
+        let record = Record::begin("probe");
+        let probe = measure(&places, machine, kernels, threads)?;
+        let workload = json!({ "threads": threads, "seconds": probe.elapsed_s });
+        let of = Of { kernels, model: None, workload, prediction: Value::Null };
+        record.keep(&args.store, of, figures(&probe), Vec::new());
+        probe
     };
     let earlier: Vec<&Probe> = kept
         .runs
@@ -60,6 +70,32 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{}", text.trim_end()).context("standard output")
 }
 
+/// What goes into the database.
+fn figures(probe: &Probe) -> Vec<Figure> {
+    let mut all = Vec::new();
+    for r in &probe.readings {
+        let (x, f) = (Some(r.set_bytes as f64), &r.figure);
+        let detail = json!({ "threads": r.threads, "huge_pages": r.huge_pages, "samples": f.samples });
+        all.push(Figure { detail, ..figure("read_bandwidth", "bytes/s", x, f.per_second, Some(f.noise)) });
+    }
+    for p in &probe.products {
+        let (x, f) = (Some(p.set_bytes as f64), &p.figure);
+        let detail = json!({ "encoding": p.encoding, "rows": p.rows, "cols": p.cols, "residency": p.residency,
+            "samples": f.samples });
+        all.push(Figure { detail, ..figure("product_bandwidth", "bytes/s", x, f.per_second, Some(f.noise)) });
+    }
+    for p in &probe.peaks {
+        let detail = json!({ "kernels": p.kernels, "threads": p.threads, "arithmetic": p.arithmetic,
+            "samples": p.figure.samples });
+        let f = &p.figure;
+        all.push(Figure { detail, ..figure("peak", "operations/s", None, f.per_second, Some(f.noise)) });
+    }
+    for (name, f) in [("barrier", &probe.barriers), ("job", &probe.jobs)] {
+        all.push(figure(name, "s", None, 1.0 / f.per_second, Some(f.noise)));
+    }
+    all
+}
+
 /// The kernel table and threads that are meant.
 fn table(threads: Option<usize>) -> anyhow::Result<(&'static str, usize)> {
     Ok((opening::isa()?.name(), threads.unwrap_or_else(cpu::default_threads)))
@@ -67,6 +103,11 @@ fn table(threads: Option<usize>) -> anyhow::Result<(&'static str, usize)> {
 
 /// Measures and keeps the result.
 fn measure(places: &Places, machine: Machine, kernels: &str, threads: usize) -> anyhow::Result<Probe> {
+    if cfg!(debug_assertions) {
+        note(
+            "this plumb was built for development, with checks in every loop: the figures are not the machine's",
+        );
+    }
     let bar = progress::steps("probing", 0);
     let mut watch = |what: &str, done: usize, total: usize| {
         bar.set_length(total as u64);

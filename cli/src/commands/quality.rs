@@ -9,12 +9,15 @@ use engine::open::Opened;
 use engine::tokenizer::Special;
 use engine::{LoadOptions, Model};
 use lab::quality::{self, Arm, Judged, Recall, Scoring};
+use lab::results::Figure;
 use serde::Serialize;
+use serde_json::json;
 
+use super::lab::loading::Source;
+use super::record::{Of, Record, figure};
 use crate::failure::usage;
-use crate::places::Places;
+use crate::opening;
 use crate::progress::{self, note};
-use crate::{models, opening};
 
 /// Measure perplexity, agreement between two ways of running a model, and recall of needles
 ///
@@ -51,6 +54,8 @@ pub(crate) struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    store: super::lab::Store,
 }
 
 #[derive(Serialize)]
@@ -74,14 +79,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(depth) = args.depths.iter().find(|d| !(0.0..=1.0).contains(*d)) {
         return Err(usage(format!("--depths: expected 0 to 1, found {depth}")));
     }
-    let places = Places::from_env()?;
-    let path = models::resolve(&args.model, &places)?;
-    let opened = opening::open(&path, &places)?;
+    let source = Source::open(&args.model)?;
+    let opened = &source.opened;
     let tokenizer = opened.tokenizer()?;
     let context = args.window.max(args.needles.iter().copied().max().unwrap_or(0));
-    let mut loaded = vec![("as it runs".to_owned(), load(&opened, opening::device(args.threads)?, context)?)];
+    let record = Record::begin("quality");
+    let mut loaded = vec![("as it runs".to_owned(), load(opened, opening::device(args.threads)?, context)?)];
     for settings in &args.against {
-        loaded.push((settings.clone(), load(&opened, device(settings, args.threads)?, context)?));
+        loaded.push((settings.clone(), load(opened, device(settings, args.threads)?, context)?));
     }
     let mut arms: Vec<Arm<'_>> =
         loaded.iter_mut().map(|(name, model)| Arm { name: name.clone(), model }).collect();
@@ -112,8 +117,41 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         needles.extend(found?);
     }
     let report = Report { model: &opened.bundle.name, texts: &texts, needles: &needles };
+    let of = Of {
+        kernels: opening::isa()?.name(),
+        model: Some(source.id()),
+        workload: json!({ "window": args.window, "needles": args.needles, "against": args.against }),
+        prediction: serde_json::Value::Null,
+    };
+    record.keep(&args.store, of, figures(&report), Vec::new());
     let text = if args.json { serde_json::to_string(&report)? } else { for_people(&report) };
     writeln!(std::io::stdout(), "{}", text.trim_end()).context("standard output")
+}
+
+/// What goes into the database.
+fn figures(report: &Report<'_>) -> Vec<Figure> {
+    let mut all = Vec::new();
+    for (scored, judged) in report.texts.iter().flat_map(|t| t.arms.iter().map(move |a| (t, a))) {
+        let detail = json!({ "text": scored.text, "arm": judged.arm, "window": scored.scoring.window });
+        let mut add = |name: &str, unit: &str, value: f64, noise: Option<f64>| {
+            all.push(Figure { detail: detail.clone(), ..figure(name, unit, None, value, noise) });
+        };
+        let p = judged.perplexity;
+        add("perplexity", "ratio", p.value, Some(p.error / p.value));
+        if let Some(d) = judged.divergence {
+            add("kl_mean", "nats", d.mean, None);
+            add("kl_median", "nats", d.median, None);
+            add("kl_p95", "nats", d.p95, None);
+            add("kl_max", "nats", d.max, None);
+            add("top1", "ratio", d.top1, None);
+        }
+    }
+    for r in report.needles {
+        let detail = json!({ "arm": r.arm, "context": r.context, "needles": r.needles, "answer_nats": r.answer_log_p });
+        let share = r.recalled as f64 / r.needles as f64;
+        all.push(Figure { detail, ..figure("needle_recall", "ratio", Some(r.depth), share, None) });
+    }
+    all
 }
 
 /// Name, note and content of each text.

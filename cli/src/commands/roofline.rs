@@ -8,15 +8,19 @@ use std::time::Duration;
 use anyhow::Context;
 use engine::plan;
 use lab::probes::Probe;
+use lab::results::{Figure, SampleRow};
 use lab::roofline::{self, Driver, Headroom, Options, Point};
 use serde::Serialize;
+use serde_json::json;
 use tensor::device::WeightStore;
 
+use super::lab::loading::Source;
 use super::probe;
+use super::record::{Of, Record, figure};
 use crate::failure::usage;
+use crate::opening;
 use crate::places::Places;
 use crate::progress::{self, note};
-use crate::{models, opening};
 
 /// Show how fast a model should decode, how fast it does, and where the time goes
 ///
@@ -50,6 +54,8 @@ pub(crate) struct Args {
     /// Print one JSON object, raw samples included
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    store: super::lab::Store,
 }
 
 #[derive(Serialize)]
@@ -72,8 +78,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return Err(usage(format!("--seconds: expected 0 to 3600, found {}", args.seconds)));
     }
     let places = Places::from_env()?;
-    let path = models::resolve(&args.model, &places)?;
-    let opened = opening::open(&path, &places)?;
+    let source = Source::open(&args.model)?;
+    let opened = &source.opened;
     let probe = probe::kept_or_new(&places, args.threads)?;
     let device = opening::device(args.threads)?;
     opened.weights.touch();
@@ -100,11 +106,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let bar = progress::steps("measuring", contexts.len() as u64);
     let options =
         Options { contexts, budget: Duration::from_secs_f64(args.seconds), operations: args.operations };
+    let record = Record::begin("roofline");
     let points = roofline::measure(&mut driver, args.batch, &probe, &options, &mut |done| {
         bar.set_position(done as u64)
     })?;
     bar.finish_and_clear();
     drop(driver);
+    keep(record, args, &source, &probe, &points);
     let headroom = args.headroom.then(|| headroom(&device, &plan, &probe)).transpose()?;
     let name = &opened.bundle.name;
     for file in &args.plot {
@@ -138,6 +146,33 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         text.push_str(&format!("\n{}", roofline::headroom_text(headroom)));
     }
     writeln!(out, "{}", text.trim_end()).context("standard output")
+}
+
+/// Keeps the points, their floors as what was expected.
+fn keep(record: Record, args: &Args, source: &Source, probe: &Probe, points: &[Point]) {
+    let at = |p: &Point| Figure {
+        predicted: Some(p.batch as f64 / p.floor_ns * 1e9),
+        detail: json!({ "batch": p.batch, "ceiling": p.batch as f64 / p.ceiling_ns * 1e9, "residency": p.residency,
+            "unattributed_ns": p.unattributed_ns, "parts": p.parts }),
+        ..figure("generation", "tokens/s", Some(p.context as f64), p.tokens_per_s(), Some(p.noise))
+    };
+    let sample = |(p, (place, &ns)): (&Point, (usize, &f64))| SampleRow {
+        phase: format!("generation at {}", p.context),
+        pair: place as u32,
+        place: place as u32,
+        elapsed_ns: ns as u64,
+        tokens: p.batch as u64,
+        bytes: p.work.streamed_bytes(),
+        ..SampleRow::default()
+    };
+    let samples = points.iter().flat_map(|p| p.samples_ns.iter().enumerate().map(move |s| (p, s)));
+    let of = Of {
+        kernels: &probe.kernels,
+        model: Some(source.id()),
+        workload: json!({ "batch": args.batch, "threads": probe.threads }),
+        prediction: json!({ "probe_taken_unix_s": probe.taken_unix_s }),
+    };
+    record.keep(&args.store, of, points.iter().map(at).collect(), samples.map(sample).collect());
 }
 
 fn headroom(

@@ -122,16 +122,16 @@ fn rising(probe: &Probe) -> Vec<Control> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::{Product, Reading};
     use super::*;
     use crate::machine::Machine;
 
-    fn figure(per_second: f64) -> Figure {
+    pub(crate) fn figure(per_second: f64) -> Figure {
         Figure { per_second, noise: 0.01, samples: vec![per_second], units: 1, doubled: 2.0 }
     }
 
-    fn probe() -> Probe {
+    pub(crate) fn probe() -> Probe {
         let reading = |set_bytes, gb: f64| Reading {
             set_bytes,
             threads: 2,

@@ -15,11 +15,13 @@ pub struct Budget {
     pub sample_ns: u64,
     /// Samples.
     pub samples: usize,
+    /// Whether every other sample is followed by one of twice the work.
+    pub doubling: bool,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { sample_ns: 8_000_000, samples: 7 }
+        Budget { sample_ns: 8_000_000, samples: 7, doubling: true }
     }
 }
 
@@ -34,7 +36,7 @@ pub struct Figure {
     pub samples: Vec<f64>,
     /// Units of one sample.
     pub units: u64,
-    /// Time of twice the units over time of the units.
+    /// Time of twice the units over time of the units; 2 where it was not tried.
     pub doubled: f64,
 }
 
@@ -57,20 +59,15 @@ pub fn measure(load: &mut dyn Load, budget: Budget) -> Result<Figure> {
         let once = load.run(units)?.max(1);
         samples.push(load.per_unit() * units as f64 / once as f64 * 1e9);
         // Every other sample also checks that twice the work takes twice the time.
-        if i % 2 == 0 {
+        if budget.doubling && i % 2 == 0 {
             ratios.push(load.run(2 * units)? as f64 / once as f64);
         }
     }
+    let doubled = if ratios.is_empty() { 2.0 } else { median(&ratios) };
     let per_second = median(&samples);
     let (low, high) =
         samples.iter().fold((f64::INFINITY, 0.0f64), |(low, high), &s| (low.min(s), high.max(s)));
-    Ok(Figure {
-        per_second,
-        noise: (high - low) / (2.0 * per_second),
-        samples,
-        units,
-        doubled: median(&ratios),
-    })
+    Ok(Figure { per_second, noise: (high - low) / (2.0 * per_second), samples, units, doubled })
 }
 
 /// Units that take at least `sample_ns`.

@@ -3,7 +3,7 @@
 //!
 //! It takes the device's loads as values and does not know what a device is.
 
-mod controls;
+pub(crate) mod controls;
 mod measure;
 mod product;
 mod report;

@@ -119,7 +119,7 @@ impl Products {
         }
         // A few small matrices would make the step's own beginning and end a part of the figure.
         const LEAST_BYTES: usize = 8 << 20;
-        let products = copies * (LEAST_BYTES / (each * copies)).clamp(1, 256);
+        let products = copies * (LEAST_BYTES / (each * copies) / shape.columns).clamp(1, 256);
         let kind = shape.kind();
         let buffer = |name, width| Buffer { name, width, rows: Rows::Tokens };
         let part = |i: usize| Part { weight: WeightId((i % copies) as u32), bias: None, dst_col: 0 };

@@ -115,11 +115,12 @@ impl Probe {
         writeln!(out, "\na barrier {}; an empty job {}", ns(&self.barriers), ns(&self.jobs))?;
         if !earlier.is_empty() {
             writeln!(out, "\nspread over {} runs", earlier.len() + 1)?;
-            let rows: [(&str, &dyn Fn(&Probe) -> f64); 4] = [
-                ("read, memory", &|p| p.read_bandwidth(Residency::Cold) / 1e9),
-                ("read, last cache", &|p| p.read_bandwidth(Residency::Cache) / 1e9),
-                ("best products, memory", &|p| p.best_product() / 1e9),
-                ("barriers, M/s", &|p| p.barriers.per_second / 1e6),
+            type Row = (&'static str, fn(&Probe) -> f64);
+            let rows: [Row; 4] = [
+                ("read, memory", |p| p.read_bandwidth(Residency::Cold) / 1e9),
+                ("read, last cache", |p| p.read_bandwidth(Residency::Cache) / 1e9),
+                ("best products, memory", |p| p.best_product() / 1e9),
+                ("barriers, M/s", |p| p.barriers.per_second / 1e6),
             ];
             for (name, of) in rows {
                 let all: Vec<f64> = earlier.iter().copied().chain([self]).map(of).collect();

@@ -1,7 +1,8 @@
 //! Headroom: for each projection shape of a plan and 1 to 128 rows of activations, what the machine would allow over what
 //! the device reaches, before anyone builds a kernel.
 //!
-//! Weights take turns through more memory than the last cache holds, so that they come from where a large model's do.
+//! Weights take turns through more memory than the last cache holds, so that they come from where a large model's do; with
+//! many rows through less of it, where arithmetic decides and a pass over all of it would take minutes.
 
 use serde::{Deserialize, Serialize};
 use tensor::Encoding;
@@ -14,6 +15,9 @@ use crate::probes::{Arithmetic, Budget, Figure, Probe, Products, Residency, Shap
 
 /// Rows of activations that are tried.
 pub(super) const ROWS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+
+/// Arithmetic of one pass over all matrices that take turns.
+const MOST_FLOPS: f64 = 2e9;
 
 /// One shape at one number of rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +32,8 @@ pub struct Headroom {
     pub cols: usize,
     /// Rows of activations.
     pub columns: usize,
+    /// Bytes of all matrices that took turns.
+    pub set_bytes: u64,
     /// Bytes of weights per second.
     pub figure: Figure,
     /// Least nanoseconds by bytes at the bandwidth that can be read, or by arithmetic at the peak.
@@ -87,8 +93,10 @@ pub fn headroom(
         for columns in ROWS {
             progress(out.len(), total);
             let shape = Shape { encoding, rows, cols, columns };
-            let mut load = Products::new(device, &weights, shape, weights.copies(&shape, set))?;
-            let figure = measure(&mut load, Budget { sample_ns: 5_000_000, samples: 3 })?;
+            let most = (MOST_FLOPS / shape.flops()).max(1.0) as usize;
+            let copies = weights.copies(&shape, set).min(most);
+            let mut load = Products::new(device, &weights, shape, copies)?;
+            let figure = measure(&mut load, Budget { sample_ns: 5_000_000, samples: 3, doubling: false })?;
             let kind = if encoding.is_float() { Arithmetic::Float } else { Arithmetic::Integer };
             let bytes_ns = shape.bytes() as f64 / read * 1e9;
             let arithmetic_ns = shape.flops() / probe.peak(kind) * 1e9;
@@ -100,6 +108,7 @@ pub fn headroom(
                 columns,
                 ceiling_ns: bytes_ns.max(arithmetic_ns),
                 is_arithmetic: arithmetic_ns > bytes_ns,
+                set_bytes: load.set_bytes,
                 measured_ns: figure.ns(shape.bytes() as f64),
                 figure,
             });

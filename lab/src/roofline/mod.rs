@@ -314,3 +314,72 @@ pub fn expected_ns(plan: &Plan, step: &StepShape, probe: &Probe) -> (f64, f64) {
     let floor = plan.ops.iter().map(|op| floor_ns(op, plan, step, probe, residency)).sum();
     (ceiling_ns(&work, probe, residency), floor)
 }
+
+#[cfg(test)]
+mod tests {
+    use tensor::Encoding;
+    use tensor::kv::KvLayout;
+    use tensor::op::{Buffer, BufferId, Epilogue, Part as OpPart, Rows, Weight};
+
+    use super::*;
+    use crate::probes::controls::tests::probe;
+
+    /// Two products, `down` twice the size of `gate and up`.
+    fn plan() -> Plan {
+        let weight = |name: &str, rows| Weight {
+            name: name.into(),
+            kind: Kind::Panels { encoding: Encoding::Q8_0, rows, cols: 1 << 16 },
+        };
+        let buffer = |name| Buffer { name, width: 1 << 16, rows: Rows::Tokens };
+        let linear = |i| Op::Linear {
+            src: BufferId(0),
+            norm: None,
+            parts: vec![OpPart { weight: WeightId(i), bias: None, dst_col: 0 }],
+            then: Epilogue::Store,
+            dst: BufferId(1),
+        };
+        Plan {
+            ops: vec![linear(0), linear(1)],
+            buffers: vec![buffer("x"), buffer("y")],
+            weights: vec![weight("blk.0.ffn_up.weight", 1024), weight("blk.0.ffn_down.weight", 2048)],
+            ropes: Vec::new(),
+            kv: KvLayout::default(),
+            logits: BufferId(1),
+            vocab: 1 << 16,
+            max_step_tokens: 8,
+            max_logit_rows: 8,
+        }
+    }
+
+    #[test]
+    fn parts_and_what_is_left_add_up_to_the_step() {
+        let (plan, probe) = (plan(), probe());
+        let step = StepShape::decode(1, 0);
+        // 34 bytes for 32 elements: 1024 rows of 2¹⁶ are 71.3 MB, and both matrices 213.9 MB, beyond the cache of 32 MiB.
+        let bytes = |rows: f64| rows * 65536.0 / 32.0 * 34.0;
+        let plain = [30e6, 29e6, 31e6];
+        let point = assemble(&plan, &probe, &step, &plain, &[8e6, 18e6], 30.3e6, true);
+        assert_eq!(point.residency, Residency::Cold);
+        // The probe reads 20 GB/s from memory, and its products reach 18.
+        assert!((point.ceiling_ns - bytes(3072.0) / 20.0).abs() < 1.0);
+        assert!((point.floor_ns - bytes(3072.0) / 18.0).abs() < 1.0);
+        assert_eq!(point.measured_ns, 30e6);
+        assert_eq!(point.unattributed_ns, 4e6);
+        assert!(!point.is_attributed());
+        assert!((point.timing_cost - 0.01).abs() < 1e-9);
+        let names: Vec<_> = point.parts.iter().map(|p| (p.name.as_str(), p.operations)).collect();
+        assert_eq!(names, [("gate and up", 1), ("down", 1)]);
+        // Amdahl: without what `down` takes beyond its floor, the step would be so much faster.
+        let saved = 18e6 - bytes(2048.0) / 18.0;
+        assert!((point.parts[1].worth - 30e6 / (30e6 - saved)).abs() < 1e-6);
+        assert_eq!(point.operations.len(), 2);
+        assert!((point.tokens_per_s() - 1e9 / 30e6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_operation_faster_than_its_floor_is_worth_nothing() {
+        let point = assemble(&plan(), &probe(), &StepShape::decode(1, 0), &[10e6], &[1e6, 1e6], 10e6, false);
+        assert!(point.parts.iter().all(|p| p.worth == 1.0));
+        assert!(point.operations.is_empty());
+    }
+}

@@ -4,7 +4,7 @@
 
 pub(crate) mod ab;
 pub(crate) mod bench;
-mod loading;
+pub(super) mod loading;
 pub(crate) mod results;
 pub(crate) mod traps;
 
