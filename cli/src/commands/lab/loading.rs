@@ -104,6 +104,8 @@ impl Source {
         let weights = self.weights(settings.get("weights").is_some_and(|w| w == "private"))?;
         let most = self.opened.bundle.spec.context;
         let context = number("context")?.unwrap_or(positions.min(most));
+        // A sample forks the sequences that stand at its depth, so that both hold blocks at once.
+        let sequences = if keep_prefixes { sequences } else { 2 * sequences };
         let options = LoadOptions {
             context: Some(context),
             sequences,
