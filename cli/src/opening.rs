@@ -76,9 +76,9 @@ impl Watch {
     }
 }
 
-/// The CPU with the kernel table that `PLUMB_ISA` names, else the best one.
-pub(crate) fn device(threads: Option<usize>) -> anyhow::Result<CpuDevice> {
-    let isa = match std::env::var("PLUMB_ISA") {
+/// The kernel table that `PLUMB_ISA` names, else the best one.
+pub(crate) fn isa() -> anyhow::Result<Isa> {
+    Ok(match std::env::var("PLUMB_ISA") {
         Ok(name) if !name.is_empty() => Isa::from_name(&name).context("PLUMB_ISA")?,
         _ => {
             let best = Isa::best();
@@ -89,7 +89,12 @@ pub(crate) fn device(threads: Option<usize>) -> anyhow::Result<CpuDevice> {
             }
             best
         }
-    };
+    })
+}
+
+/// The CPU with the kernel table that `PLUMB_ISA` names, else the best one.
+pub(crate) fn device(threads: Option<usize>) -> anyhow::Result<CpuDevice> {
+    let isa = isa()?;
     let threads = threads.unwrap_or_else(cpu::default_threads);
     CpuDevice::new(isa, threads).map_err(|e| usage(e.to_string()))
 }

@@ -1,4 +1,5 @@
-//! Where plumb keeps files: models and prepared weights, in one cache folder that a person can move or delete.
+//! Where plumb keeps files: models and prepared weights, in one cache folder that a person can move or delete; results, which
+//! cannot be made again, in the user's data folder.
 //!
 //! It does not know what the files are.
 
@@ -14,8 +15,13 @@ pub(crate) struct Places {
     pub(crate) models: PathBuf,
     /// Prepared weights: `packs` in the cache.
     pub(crate) packs: PathBuf,
+    /// What machines can do, as probed: `probes` in the cache.
+    pub(crate) probes: PathBuf,
     /// What was typed in chats: `history` in the cache.
     pub(crate) history: PathBuf,
+    /// The results database: `results.sqlite` in `$PLUMB_DATA`, else in `plumb` in `$XDG_DATA_HOME`, else in
+    /// `~/.local/share/plumb`; beside the caches where there is no home.
+    pub(crate) results: PathBuf,
 }
 
 impl Places {
@@ -34,9 +40,15 @@ impl Places {
         let Some(cache) = cache else {
             bail!("no place for files: none of PLUMB_CACHE, XDG_CACHE_HOME and HOME is set");
         };
+        let data = path("PLUMB_DATA")
+            .or_else(|| path("XDG_DATA_HOME").filter(|p| p.is_absolute()).map(|p| p.join("plumb")))
+            .or_else(|| path("HOME").map(|home| home.join(".local/share/plumb")))
+            .unwrap_or_else(|| cache.clone());
         Ok(Places {
+            results: data.join("results.sqlite"),
             models: path("PLUMB_MODELS").unwrap_or_else(|| cache.join("models")),
             packs: cache.join("packs"),
+            probes: cache.join("probes"),
             history: cache.join("history"),
         })
     }
@@ -64,6 +76,16 @@ mod tests {
         assert_eq!(models(3), Path::new("/p/models"));
         assert_eq!(models(4), Path::new("/m"));
         assert_eq!(places(&all).unwrap().packs, Path::new("/p/packs"));
+    }
+
+    #[test]
+    fn results_lie_in_the_data_folder() {
+        let all = [("HOME", "/h"), ("XDG_DATA_HOME", "/x"), ("PLUMB_DATA", "/p")];
+        let results = |n: usize| places(&all[..n]).unwrap().results;
+        assert_eq!(results(1), Path::new("/h/.local/share/plumb/results.sqlite"));
+        assert_eq!(results(2), Path::new("/x/plumb/results.sqlite"));
+        assert_eq!(results(3), Path::new("/p/results.sqlite"));
+        assert_eq!(places(&[("PLUMB_CACHE", "/c")]).unwrap().results, Path::new("/c/results.sqlite"));
     }
 
     #[test]

@@ -15,6 +15,16 @@ pub(crate) fn bytes(label: impl Into<String>, total: u64) -> ProgressBar {
     bar
 }
 
+/// A bar over `total` steps of work, with the time left.
+pub(crate) fn steps(label: impl Into<String>, total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} {eta} left") {
+        bar.set_style(style);
+    }
+    bar.set_message(label.into());
+    bar
+}
+
 /// A note to the person, beside the result.
 pub(crate) fn note(text: impl AsRef<str>) {
     // Grey where colours are understood, so that notes do not read as the answer.

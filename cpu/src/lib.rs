@@ -11,6 +11,7 @@ mod math;
 mod memory;
 mod panel;
 mod pool;
+mod probe;
 mod rows;
 mod table;
 #[cfg(test)]
@@ -18,3 +19,4 @@ mod tests;
 
 pub use device::{CpuDevice, default_threads};
 pub use isa::Isa;
+pub use probe::CpuProbes;

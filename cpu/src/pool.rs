@@ -156,6 +156,11 @@ impl Pool {
         Ok(pool)
     }
 
+    /// How many threads it has.
+    pub(crate) fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
     /// Runs `f` on all threads and returns when all are done. A panic in `f` aborts the process: the other threads
     /// would wait for ever.
     pub(crate) fn run(&mut self, f: &(dyn Fn(&Worker<'_>) + Sync)) {

@@ -80,7 +80,7 @@ fn main() {
             "round {round}: generation at {depth}, batch {batch}: {:.2} tokens/s, {:.3} ms a step, {:.1} GB/s of weights",
             (tokens * batch) as f64 / seconds,
             seconds / tokens as f64 * 1e3,
-            model.plan().work(1, depth, 1).weight_bytes_read as f64 * tokens as f64 / seconds / 1e9,
+            model.plan().work(1, depth, 1).bytes_read.weights as f64 * tokens as f64 / seconds / 1e9,
         );
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Bytes come from the plan and the KV layout's formula; it measures nothing of the process.
 
+use serde::Serialize;
 use tensor::kv::{BLOCK_POSITIONS, KvLayout};
 use tensor::op::Plan;
 
@@ -11,7 +12,7 @@ use crate::{Error, Result};
 pub const OVERHEAD_BYTES: u64 = 64 << 20;
 
 /// What a loaded model will hold at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Need {
     /// The prepared weights, mapped.
     pub weight_bytes: u64,
@@ -73,24 +74,78 @@ pub fn check(
     if wanted.total() <= available_bytes {
         return Ok(wanted);
     }
-    // The largest multiple of a block that fits, by bisection: the need grows with the context.
-    let (mut fits, mut too_many) = (0, context.div_ceil(BLOCK_POSITIONS));
-    while too_many - fits > 1 {
-        let middle = fits + (too_many - fits) / 2;
-        if at(middle * BLOCK_POSITIONS).total() <= available_bytes {
-            fits = middle;
-        } else {
-            too_many = middle;
-        }
-    }
+    let fits = largest_context(plan, weight_bytes, context, sequences, kept, available_bytes);
     Err(Error::DoesNotFit {
         context,
         sequences,
         needed_bytes: wanted.total(),
         kv_bytes: wanted.kv_bytes,
         available_bytes,
-        fits: fits * BLOCK_POSITIONS,
+        fits,
     })
+}
+
+/// The largest context of whole blocks, at most `most` positions, that fits into `available_bytes`; 0 if none does.
+pub fn largest_context(
+    plan: &Plan,
+    weight_bytes: u64,
+    most: usize,
+    sequences: usize,
+    kept: usize,
+    available_bytes: u64,
+) -> usize {
+    let fits = |context| need(plan, weight_bytes, context, sequences, kept).total() <= available_bytes;
+    if fits(most) {
+        return most;
+    }
+    // By bisection: the need grows with the context.
+    let (mut fitting, mut too_many) = (0, most.div_ceil(BLOCK_POSITIONS));
+    while too_many - fitting > 1 {
+        let middle = fitting + (too_many - fitting) / 2;
+        if fits(middle * BLOCK_POSITIONS) {
+            fitting = middle;
+        } else {
+            too_many = middle;
+        }
+    }
+    fitting * BLOCK_POSITIONS
+}
+
+/// What a process is expected to hold at its peak while one plan runs, rather than what it may hold at most: the
+/// estimate that a measured peak is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Expected {
+    /// What the process held before the model was loaded: code, tokenizer, heap.
+    pub base_bytes: u64,
+    /// The prepared weights, all of them mapped.
+    pub weight_bytes: u64,
+    /// Blocks of the cache that sequences of the context fill.
+    pub kv_bytes: u64,
+    /// Step buffers and kernel scratch.
+    pub scratch_bytes: u64,
+}
+
+impl Expected {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.base_bytes + self.weight_bytes + self.kv_bytes + self.scratch_bytes
+    }
+}
+
+/// The expected peak of `sequences` full sequences of `context` positions, given what the process holds before and what
+/// the device's executor says of its scratch.
+pub fn expected_peak(
+    plan: &Plan,
+    weight_bytes: u64,
+    context: usize,
+    sequences: usize,
+    base_bytes: u64,
+    scratch_bytes: u64,
+) -> Expected {
+    let kv_bytes = plan.kv.bytes_for(context, plan.max_step_tokens) * sequences as u64;
+    // The rows of logits are the caller's, not the executor's.
+    let logits = (plan.vocab * sequences * 4) as u64;
+    Expected { base_bytes, weight_bytes, kv_bytes, scratch_bytes: scratch_bytes + logits }
 }
 
 /// Bytes that this process can still have without swapping: the system's estimate, or what its control groups leave

@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tensor::device::{Device, Executor, ExecutorMemory, LogitRows, Span, WeightStore};
+use tensor::device::{Device, Executor, ExecutorMemory, LogitRows, OpSink, Span, WeightStore};
 use tensor::op::Plan;
 
 use crate::kv::{Cache, CacheUse, Table};
@@ -126,6 +126,14 @@ impl Model {
     /// What the executor holds.
     pub fn memory(&self) -> ExecutorMemory {
         self.executor.memory()
+    }
+
+    /// From now on, tells `sink` what each operation of each step took; `None` ends it.
+    ///
+    /// # Errors
+    /// The device cannot tell operations apart.
+    pub fn time_operations(&mut self, sink: Option<Box<dyn OpSink>>) -> Result<()> {
+        Ok(self.executor.time_operations(sink)?)
     }
 
     /// How full the cache is.

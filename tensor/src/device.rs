@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::Result;
 use crate::kv::BlockId;
 use crate::op::{Kind, Plan};
+use crate::{Error, Result};
 
 /// Prepared weights by name. The bytes stay where they are (a mapping) for as long as the store lives.
 pub trait WeightStore: Send + Sync {
@@ -88,6 +88,23 @@ pub trait Device: Send + Sync {
     ) -> Result<Box<dyn Executor>>;
 }
 
+/// What one step took, told to an [`OpSink`].
+#[derive(Clone, Copy, Debug)]
+pub struct StepTimes<'a> {
+    /// Nanoseconds from the step's beginning to the first operation.
+    pub setup_ns: u64,
+    /// Nanoseconds of each operation of the plan, synchronisation after it included.
+    pub ops_ns: &'a [u64],
+    /// Nanoseconds of the whole step as the executor saw it.
+    pub total_ns: u64,
+}
+
+/// Takes the times of steps.
+pub trait OpSink: Send {
+    /// A step has ended.
+    fn step(&mut self, times: &StepTimes<'_>);
+}
+
 /// A loaded plan with its cache and scratch. One step runs at a time.
 pub trait Executor: Send {
     /// Runs one step and leaves `[sum of logit rows, vocabulary]` in `logits`, in the order of the spans.
@@ -102,4 +119,13 @@ pub trait Executor: Send {
 
     /// Memory held.
     fn memory(&self) -> ExecutorMemory;
+
+    /// From now on, times every operation of every step and tells `sink`; `None` ends it. Timing costs a clock reading
+    /// an operation.
+    ///
+    /// # Errors
+    /// The device cannot tell operations apart.
+    fn time_operations(&mut self, _sink: Option<Box<dyn OpSink>>) -> Result<()> {
+        Err(Error::unsupported("times of single operations", "this device does not take them"))
+    }
 }

@@ -12,7 +12,9 @@ pub mod kv;
 pub mod map;
 pub mod op;
 pub mod panels;
+pub mod probe;
 pub mod reservoir;
+pub mod work;
 
 pub use dtype::Encoding;
 pub use error::{Error, Result};

@@ -1,7 +1,7 @@
 //! The plan of a model: a flat list of coarse operations over named weights and preplanned buffers.
 //!
 //! Execution, memory prediction and the roofline all read this list. It does not know which model it came from, nor
-//! how a device carries an operation out; only what each one reads, writes and computes.
+//! how a device carries an operation out. What each one reads, writes and computes is counted in [`crate::work`].
 
 use serde::{Deserialize, Serialize};
 
@@ -253,43 +253,6 @@ impl Plan {
         };
         self.buffers.iter().map(|b| b.width * rows(b.rows) * 4).sum()
     }
-
-    /// Bytes that one step must move and arithmetic it must do: `tokens` new positions of one sequence after
-    /// `context` earlier ones, with `logit_rows` rows of logits.
-    pub fn work(&self, tokens: usize, context: usize, logit_rows: usize) -> Work {
-        self.ops.iter().map(|op| op.work(self, tokens, context, logit_rows)).fold(Work::default(), Work::plus)
-    }
-}
-
-/// What an operation must move and compute, whatever the implementation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
-    /// Weights, as stored in panels without row padding; an embedding table counts the rows gathered.
-    pub weight_bytes_read: u64,
-    /// Cached keys and values read.
-    pub kv_bytes_read: u64,
-    /// Keys and values written.
-    pub kv_bytes_written: u64,
-    /// Step buffers read.
-    pub activation_bytes_read: u64,
-    /// Step buffers written.
-    pub activation_bytes_written: u64,
-    /// Floating-point and integer operations; a multiply-add is two.
-    pub flops: u64,
-}
-
-impl Work {
-    /// The sum of both.
-    pub fn plus(self, o: Work) -> Work {
-        Work {
-            weight_bytes_read: self.weight_bytes_read + o.weight_bytes_read,
-            kv_bytes_read: self.kv_bytes_read + o.kv_bytes_read,
-            kv_bytes_written: self.kv_bytes_written + o.kv_bytes_written,
-            activation_bytes_read: self.activation_bytes_read + o.activation_bytes_read,
-            activation_bytes_written: self.activation_bytes_written + o.activation_bytes_written,
-            flops: self.flops + o.flops,
-        }
-    }
 }
 
 impl Kind {
@@ -316,93 +279,5 @@ impl Kind {
             Kind::Bytes { len } => len,
         };
         (bytes <= isize::MAX as usize).then_some(bytes as u64)
-    }
-}
-
-impl Op {
-    /// This operation's share of [`Plan::work`].
-    pub fn work(&self, plan: &Plan, tokens: usize, context: usize, logit_rows: usize) -> Work {
-        let rows = |b: BufferId| match plan.buffer(b).rows {
-            Rows::Tokens => tokens,
-            Rows::Logits => logit_rows,
-        };
-        let act = |b: BufferId, width: usize| (rows(b) * width * 4) as u64;
-        let full = |b: BufferId| act(b, plan.buffer(b).width);
-        match self {
-            Op::Embed { table, dst, .. } => {
-                let kind = plan.weight(*table).kind;
-                let Kind::Panels { rows: vocab, .. } = kind else { return Work::default() };
-                Work {
-                    weight_bytes_read: kind.bytes() / vocab as u64 * tokens as u64,
-                    activation_bytes_written: full(*dst),
-                    ..Work::default()
-                }
-            }
-            Op::Linear { src, norm, parts, then, dst } => {
-                let n = rows(*src) as u64;
-                if n == 0 {
-                    return Work::default();
-                }
-                let mut w = Work { activation_bytes_read: full(*src), ..Work::default() };
-                if let Some(norm) = norm {
-                    w.weight_bytes_read += plan.weight(norm.weight).kind.bytes();
-                    w.flops += 4 * n * plan.buffer(*src).width as u64;
-                }
-                let mut out = 0;
-                for p in parts {
-                    let kind = plan.weight(p.weight).kind;
-                    let Kind::Panels { rows, cols, .. } = kind else { continue };
-                    w.weight_bytes_read += kind.bytes() + p.bias.map_or(0, |b| plan.weight(b).kind.bytes());
-                    w.flops += 2 * n * (rows * cols) as u64;
-                    out += rows;
-                }
-                match then {
-                    Epilogue::Glu(_) => out /= 2,
-                    Epilogue::Add => w.activation_bytes_read += act(*dst, out),
-                    Epilogue::Store | Epilogue::SoftCap(_) => {}
-                }
-                w.activation_bytes_written = act(*dst, out);
-                w
-            }
-            Op::RopeStore { qkv, layer, .. } => {
-                let l = &plan.kv.layers[*layer];
-                Work {
-                    activation_bytes_read: full(*qkv),
-                    activation_bytes_written: full(*qkv),
-                    kv_bytes_written: (tokens * l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64,
-                    flops: 3 * (tokens * plan.buffer(*qkv).width) as u64,
-                    ..Work::default()
-                }
-            }
-            Op::Attention { dst, layer, heads, window, .. } => {
-                let l = &plan.kv.layers[*layer];
-                let seen = |i: usize| (context + i + 1).min(window.unwrap_or(usize::MAX)) as u64;
-                let pairs: u64 = (0..tokens).map(seen).sum();
-                let read = if tokens == 0 {
-                    0
-                } else {
-                    (context + tokens).min(window.map_or(usize::MAX, |w| w + tokens - 1)) as u64
-                };
-                Work {
-                    kv_bytes_read: read * (l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64,
-                    activation_bytes_read: (tokens * heads * l.k_dim * 4) as u64,
-                    activation_bytes_written: full(*dst),
-                    flops: 2 * pairs * (heads * (l.k_dim + l.v_dim)) as u64,
-                    ..Work::default()
-                }
-            }
-            Op::NormAdd { src, norm, dst } => Work {
-                weight_bytes_read: plan.weight(norm.weight).kind.bytes(),
-                activation_bytes_read: full(*src) + full(*dst),
-                activation_bytes_written: full(*dst),
-                flops: 5 * (tokens * plan.buffer(*src).width) as u64,
-                ..Work::default()
-            },
-            Op::SelectLogitRows { src, dst } => Work {
-                activation_bytes_read: act(*dst, plan.buffer(*src).width),
-                activation_bytes_written: full(*dst),
-                ..Work::default()
-            },
-        }
     }
 }

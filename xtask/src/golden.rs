@@ -36,6 +36,8 @@ struct Row {
 const ROWS: &[Row] = &[
     Row { name: "blocks", script: "golden/blocks.py", args: &[] },
     Row { name: "files", script: "golden/files.py", args: &[] },
+    Row { name: "stats", script: "golden/stats/make.py", args: &[] },
+    Row { name: "work", script: "golden/work/make.py", args: &["{models}"] },
     Row { name: "sample", script: "golden/sample/make.py", args: &[] },
     Row { name: "sample-llama", script: "golden/sample/llama.py", args: &["{llama-cpp}/build/bin"] },
     Row {

@@ -95,7 +95,7 @@ fn report(model: opening::Description) -> anyhow::Result<Report> {
         prepared: 0,
         by_encoding: BTreeMap::new(),
         by_part: BTreeMap::new(),
-        weights_per_token: plan.work(1, 0, 1).weight_bytes_read,
+        weights_per_token: plan.work(1, 0, 1).bytes_read.weights,
         kv_per_position: plan.kv.layers.iter().map(|l| (l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64).sum(),
     };
     let tensors: Vec<TensorReport> = tensors.into_iter().map(|(name, kind)| tensor(name, kind)).collect();

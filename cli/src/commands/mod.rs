@@ -1,9 +1,15 @@
 //! The subcommands: each module declares its flags (a field is a flag, its help and its completion) and what it does.
 
 mod completions;
+mod fit;
 mod inspect;
+mod lab;
 mod packs;
+mod probe;
 mod pull;
+mod quality;
+mod record;
+mod roofline;
 mod run;
 mod synth;
 mod tokenize;
@@ -30,6 +36,14 @@ pub(crate) enum Command {
     Ls(packs::LsArgs),
     Rm(packs::RmArgs),
     Synth(synth::Args),
+    Ab(Box<lab::ab::Args>),
+    Bench(Box<lab::bench::Args>),
+    Traps(lab::traps::Args),
+    Results(lab::results::Args),
+    Probe(probe::Args),
+    Roofline(roofline::Args),
+    Fit(fit::Args),
+    Quality(quality::Args),
     Completions(completions::Args),
 }
 
@@ -46,8 +60,25 @@ impl Command {
             Command::Ls(args) => packs::ls(&args),
             Command::Rm(args) => packs::rm(&args),
             Command::Synth(args) => synth::run(&args),
+            Command::Ab(args) => lab::ab::run(&args),
+            Command::Bench(args) => lab::bench::run(&args),
+            Command::Traps(args) => lab::traps::run(&args),
+            Command::Results(args) => lab::results::run(&args),
+            Command::Probe(args) => probe::run(&args),
+            Command::Roofline(args) => roofline::run(&args),
+            Command::Fit(args) => fit::run(&args),
+            Command::Quality(args) => quality::run(&args),
             Command::Completions(args) => completions::run(&args),
         }
+    }
+}
+
+/// A whole number above 0.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("expected at least 1, found 0".into()),
+        Ok(n) => Ok(n),
+        Err(_) => Err(format!("expected a whole number, found {text:?}")),
     }
 }
 

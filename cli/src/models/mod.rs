@@ -188,7 +188,13 @@ mod tests {
     use super::*;
 
     fn places(folder: &Path) -> Places {
-        Places { models: folder.join("models"), packs: folder.join("packs"), history: folder.join("history") }
+        Places {
+            models: folder.join("models"),
+            packs: folder.join("packs"),
+            history: folder.join("history"),
+            probes: folder.join("probes"),
+            results: folder.join("results.sqlite"),
+        }
     }
 
     #[test]

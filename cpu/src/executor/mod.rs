@@ -7,8 +7,10 @@ mod linear;
 mod rest;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use tensor::device::{Executor, ExecutorMemory, LogitRows, Span, WeightStore};
+use tensor::device::{Executor, ExecutorMemory, LogitRows, OpSink, Span, StepTimes, WeightStore};
 use tensor::kv::{BLOCK_POSITIONS, BlockId};
 use tensor::op::{BufferId, Epilogue, Kind, Op, Plan, Rows, WeightId};
 use tensor::panels::{PANEL_ROWS, matrix_bytes, panel_bytes};
@@ -103,6 +105,15 @@ pub(crate) struct CpuExecutor {
     rows: Vec<TokenRow>,
     logit_rows: Vec<usize>,
     units: Vec<Vec<AttentionUnit>>,
+    timing: Option<Timing>,
+}
+
+/// Where the times of operations go, and when each of them ended, in nanoseconds from the step's beginning: first the
+/// setup, then the operations.
+struct Timing {
+    sink: Box<dyn OpSink>,
+    ends: Vec<AtomicU64>,
+    ops_ns: Vec<u64>,
 }
 
 /// One step as the threads see it.
@@ -116,6 +127,8 @@ struct StepView<'a> {
     parts: *mut f32,
     /// Per KV group, what there is to attend.
     units: &'a [Vec<AttentionUnit>],
+    /// The step's beginning and where the ends of operations are noted, if they are.
+    ends: Option<(Instant, &'a [AtomicU64])>,
 }
 
 // SAFETY: the raw pointers are to memory that outlives the step, written disjointly between barriers.
@@ -168,11 +181,13 @@ impl StepView<'_> {
     fn run(&self, w: &Worker<'_>) {
         self.rope_tables(w);
         w.barrier();
-        for op in &self.core.plan.ops {
+        self.note_end(w, 0);
+        for (i, op) in self.core.plan.ops.iter().enumerate() {
             match op {
                 Op::Embed { table, scale, dst } => self.embed(w, *table, *scale, *dst),
                 Op::Linear { src, norm, parts, then, dst } => {
                     if self.buffer_rows(*src) == 0 {
+                        self.note_end(w, i + 1);
                         continue;
                     }
                     self.prepare_input(w, *src, *norm, parts);
@@ -200,6 +215,16 @@ impl StepView<'_> {
                 Op::SelectLogitRows { src, dst } => self.select(w, *src, *dst),
             }
             w.barrier();
+            self.note_end(w, i + 1);
+        }
+    }
+
+    /// Notes when a stage ended, where times are taken.
+    fn note_end(&self, w: &Worker<'_>, stage: usize) {
+        if let Some((start, ends)) = self.ends
+            && w.id == 0
+        {
+            ends[stage].store(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         }
     }
 }
@@ -279,6 +304,7 @@ impl CpuExecutor {
             rows: Vec::new(),
             logit_rows: Vec::new(),
             units: Vec::new(),
+            timing: None,
         })
     }
 
@@ -337,6 +363,23 @@ impl CpuExecutor {
     }
 }
 
+impl Timing {
+    fn new(sink: Box<dyn OpSink>, ops: usize) -> Timing {
+        Timing { sink, ends: (0..=ops).map(|_| AtomicU64::new(0)).collect(), ops_ns: vec![0; ops] }
+    }
+
+    fn tell(&mut self, total_ns: u64) {
+        let setup_ns = self.ends[0].load(Ordering::Relaxed);
+        let mut last = setup_ns;
+        for (ns, end) in self.ops_ns.iter_mut().zip(&self.ends[1..]) {
+            let end = end.load(Ordering::Relaxed);
+            *ns = end.saturating_sub(last);
+            last = end;
+        }
+        self.sink.step(&StepTimes { setup_ns, ops_ns: &self.ops_ns, total_ns });
+    }
+}
+
 impl Executor for CpuExecutor {
     fn run(&mut self, step: &[Span<'_>], logits: &mut [f32]) -> Result<()> {
         self.check_step(step, logits.len())?;
@@ -372,8 +415,13 @@ impl Executor for CpuExecutor {
             logits: logits.as_mut_ptr(),
             parts: self.parts.as_mut_ptr(),
             units: &self.units,
+            ends: self.timing.as_ref().map(|t| (Instant::now(), &t.ends[..])),
         };
+        let started = view.ends.map(|(start, _)| start);
         self.pool.run(&|w| view.run(w));
+        if let (Some(timing), Some(started)) = (&mut self.timing, started) {
+            timing.tell(started.elapsed().as_nanos() as u64);
+        }
         Ok(())
     }
 
@@ -389,6 +437,11 @@ impl Executor for CpuExecutor {
         }
         // SAFETY: both blocks lie within the pool, which no step uses now; overlapping means equal.
         unsafe { std::ptr::copy(pool.block(from.0), pool.block(to.0), pool.block_bytes) };
+        Ok(())
+    }
+
+    fn time_operations(&mut self, sink: Option<Box<dyn OpSink>>) -> Result<()> {
+        self.timing = sink.map(|sink| Timing::new(sink, self.core.plan.ops.len()));
         Ok(())
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
     /// End the answer after so many tokens
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 1024, value_parser = at_least_one)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1024, value_parser = super::at_least_one)]
     max_tokens: usize,
     /// Go on when the model ends its answer
     #[arg(long)]
@@ -55,10 +55,10 @@ pub(crate) struct Args {
     stop: Vec<String>,
     /// Tokens that prompt and answer may take together [default: 4096, or more if prompt and --max-tokens need it; at most
     /// the model's own]
-    #[arg(short, long, value_name = "N", value_parser = at_least_one)]
+    #[arg(short, long, value_name = "N", value_parser = super::at_least_one)]
     ctx: Option<usize>,
     /// Threads of a step [default: the CPUs that this process may use]
-    #[arg(short, long, value_name = "N", value_parser = at_least_one)]
+    #[arg(short, long, value_name = "N", value_parser = super::at_least_one)]
     threads: Option<usize>,
     /// Where the weights lie: in a mapping that all processes share, or in this process's own memory, which huge pages back
     /// on every file system
@@ -90,15 +90,6 @@ enum Weights {
 enum Hashed {
     Drawn,
     All,
-}
-
-/// A whole number above 0.
-fn at_least_one(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("expected at least 1, found 0".into()),
-        Ok(n) => Ok(n),
-        Err(_) => Err(format!("expected a whole number, found {text:?}")),
-    }
 }
 
 impl Args {

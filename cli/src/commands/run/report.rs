@@ -56,7 +56,7 @@ impl<'a> Report<'a> {
 }
 
 fn weight_bytes_per_token(session: &Session) -> u64 {
-    session.model.plan().work(1, 0, 1).weight_bytes_read
+    session.model.plan().work(1, 0, 1).bytes_read.weights
 }
 
 /// Bytes of this process in memory, and those of them in huge pages; zero where the system does not say.
