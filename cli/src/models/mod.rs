@@ -188,7 +188,13 @@ mod tests {
     use super::*;
 
     fn places(folder: &Path) -> Places {
-        Places { models: folder.join("models"), packs: folder.join("packs"), history: folder.join("history") }
+        Places {
+            models: folder.join("models"),
+            packs: folder.join("packs"),
+            probes: folder.join("probes"),
+            history: folder.join("history"),
+            results: folder.join("results.sqlite"),
+        }
     }
 
     #[test]
