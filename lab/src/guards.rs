@@ -232,7 +232,7 @@ pub fn by_ledger(floor_bytes: u64, ledger_bytes: u64) -> Guarded {
         "byte ledger",
         format!(
             "the floor counts {floor_bytes} bytes a token and the plan's operations read {ledger_bytes}: a share of the floor would be \
-             {ratio:.2} times what it is; a table is gathered, not streamed"
+             {ratio:.2} times what it is; a table is gathered and the cache is read as well"
         ),
     )
 }

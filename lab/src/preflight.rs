@@ -369,7 +369,8 @@ mod tests {
 
     #[test]
     fn each_limit_refuses_by_itself() {
-        let cases: [(&str, fn(&mut Standing, &mut Traffic)); 8] = [
+        type Spoil = fn(&mut Standing, &mut Traffic);
+        let cases: [(&str, Spoil); 8] = [
             ("load", |s, _| s.load_per_cpu = Some(0.8)),
             ("frequency", |s, _| s.frequency_share = Some(0.5)),
             ("temperature", |s, _| s.temperature_c = Some(97.0)),

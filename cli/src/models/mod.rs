@@ -191,8 +191,8 @@ mod tests {
         Places {
             models: folder.join("models"),
             packs: folder.join("packs"),
-            probes: folder.join("probes"),
             history: folder.join("history"),
+            probes: folder.join("probes"),
             results: folder.join("results.sqlite"),
         }
     }

@@ -34,6 +34,7 @@ pub fn claim(runs: &[Run], like: &Run) -> Claim {
     }
     let named: Vec<(&str, f64)> = effects.iter().map(|(n, e)| (n.as_str(), *e)).collect();
     let says = match three_models(&named) {
+        _ if named.is_empty() => "no difference has been called yet".to_owned(),
         Ok(()) => format!("held on {} models", named.len()),
         Err(caught) => caught.message,
     };

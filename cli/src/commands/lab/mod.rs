@@ -199,6 +199,6 @@ mod tests {
         assert!(seconds("0").is_err() && seconds("inf").is_err());
         assert_eq!(bytes("1GB"), Ok(1_000_000_000));
         assert_eq!(bytes("256MiB"), Ok(256 << 20));
-        assert_eq!(bytes("100GB/s").is_err(), true);
+        assert!(bytes("100GB/s").is_err());
     }
 }
