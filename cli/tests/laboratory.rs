@@ -55,7 +55,10 @@ fn the_driver_steps_at_any_depth() {
     for name in ["gemma3-256.gguf", "llama-64.gguf"] {
         let opened = open(&golden(name), None, &mut |_| {}).unwrap();
         let kind_of = |name: &str| opened.weights.entry(name).map(|e| e.kind);
-        let plan = Arc::new(engine::plan::build(&opened.bundle.spec, &kind_of, 3).unwrap());
+        let plan = Arc::new(
+            engine::plan::build(&opened.bundle.spec, &kind_of, 3, &tensor::kv::KvSettings::default())
+                .unwrap(),
+        );
         let mut driver = Driver::new(&device(), Arc::clone(&plan), opened.weights.clone(), 3, 200).unwrap();
         for context in [0, 1, 63, 64, 127, 128, 200] {
             let steps = driver.steps(context, 2, true).unwrap();
@@ -119,7 +122,7 @@ fn quality_finds_no_difference_where_there_is_none() {
         .unwrap();
     let mut quality = command(cache.path());
     quality.arg("quality").arg(golden("llama-64.gguf")).arg("--text").arg(&text);
-    let report = json(quality.args(["--window", "64", "--against", "isa=portable,threads=1"]));
+    let report = json(quality.args(["--window", "64", "--against", "kernels=portable,threads=1"]));
     let arms = report["texts"][0]["arms"].as_array().unwrap();
     assert_eq!(arms.len(), 2);
     assert!(arms[0]["divergence"].is_null());

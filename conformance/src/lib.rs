@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use tensor::device::{Device, Executor, LogitRows, Span, WeightStore};
-use tensor::kv::{BLOCK_POSITIONS, BlockId};
+use tensor::kv::{BLOCK_POSITIONS, BlockId, KvLayout};
 use tensor::op::Plan;
 
 /// A model and what to ask it.
@@ -142,9 +142,9 @@ impl Sequence {
         Sequence { tables: vec![Vec::new(); groups], next: vec![first_block; groups], len: 0 }
     }
 
-    fn grow_to(&mut self, len: usize) {
-        for (table, next) in self.tables.iter_mut().zip(&mut self.next) {
-            while table.len() * BLOCK_POSITIONS < len {
+    fn grow_to(&mut self, len: usize, layout: &KvLayout) {
+        for (g, (table, next)) in self.tables.iter_mut().zip(&mut self.next).enumerate() {
+            while table.len() < layout.table_len(g, len) {
                 table.push(BlockId(*next));
                 *next += 1;
             }
@@ -176,7 +176,7 @@ fn answers(case: &Case, device: &dyn Device, histories: &[Vec<u32>], cut: Cut) -
             for chunk in tokens.chunks(plan.max_step_tokens.min(33)) {
                 step(plan, &mut *executor, &mut [(&mut donor, chunk)], LogitRows::None);
             }
-            take_over(&mut *executor, &donor, &mut sequences[i], positions);
+            take_over(&mut *executor, &plan.kv, &donor, &mut sequences[i], positions);
             out[i] = vec![Vec::new(); positions];
         }
     }
@@ -207,16 +207,27 @@ fn answers(case: &Case, device: &dyn Device, histories: &[Vec<u32>], cut: Cut) -
     }
 }
 
-/// Gives `to` the first positions of `from`: whole blocks shared, the open one copied.
-fn take_over(executor: &mut dyn Executor, from: &Sequence, to: &mut Sequence, positions: usize) {
-    let whole = positions / BLOCK_POSITIONS;
+/// Gives `to` the first positions of `from`: blocks that it will not write shared, the others copied.
+fn take_over(
+    executor: &mut dyn Executor,
+    layout: &KvLayout,
+    from: &Sequence,
+    to: &mut Sequence,
+    positions: usize,
+) {
     for g in 0..to.tables.len() {
-        to.tables[g].extend_from_slice(&from.tables[g][..whole]);
-        if !positions.is_multiple_of(BLOCK_POSITIONS) {
-            let own = BlockId(to.next[g]);
-            to.next[g] += 1;
-            executor.copy_block(g, from.tables[g][whole], own).expect("both blocks are in the pool");
-            to.tables[g].push(own);
+        let first_written = layout.blocks(g, layout.written(g, positions..usize::MAX / 2)).start;
+        let shared =
+            if layout.written(g, positions..usize::MAX / 2).is_empty() { usize::MAX } else { first_written };
+        for (i, &block) in from.tables[g][..layout.table_len(g, positions)].iter().enumerate() {
+            if i < shared {
+                to.tables[g].push(block);
+            } else {
+                let own = BlockId(to.next[g]);
+                to.next[g] += 1;
+                executor.copy_block(g, block, own).expect("both blocks are in the pool");
+                to.tables[g].push(own);
+            }
         }
     }
     to.len = positions;
@@ -229,7 +240,7 @@ fn step(
     rows: LogitRows,
 ) -> Vec<f32> {
     for (sequence, tokens) in feeds.iter_mut() {
-        sequence.grow_to(sequence.len + tokens.len());
+        sequence.grow_to(sequence.len + tokens.len(), &plan.kv);
     }
     let spans: Vec<Span<'_>> = feeds
         .iter()

@@ -9,6 +9,8 @@ mod isa;
 mod lanes;
 mod math;
 mod memory;
+#[cfg(test)]
+mod packed_tests;
 mod panel;
 mod pool;
 mod probe;

@@ -5,6 +5,7 @@ use tensor::Encoding;
 use tensor::op::RopeLayout;
 use tensor::panels::{PANEL_ROWS, codes_offset, panel_bytes};
 
+use crate::attention::store::{self, PackArgs, RotateArgs};
 use crate::attention::{self, FoldArgs, OutputArgs, QueryRow, TileArgs, state_len};
 use crate::isa::Isa;
 use crate::panel::float::{self, FloatArgs, FloatKernel};
@@ -30,6 +31,8 @@ struct Kernels {
     tile: unsafe fn(TileArgs),
     fold: unsafe fn(FoldArgs),
     output: unsafe fn(OutputArgs),
+    rotate: unsafe fn(RotateArgs),
+    pack: unsafe fn(PackArgs),
     #[cfg(test)]
     map: unsafe fn(MapArgs),
 }
@@ -111,6 +114,8 @@ macro_rules! kernels {
             row!(tile, TileArgs, attention::tile::<$lanes>);
             row!(fold, FoldArgs, attention::fold::<$lanes>);
             row!(output, OutputArgs, attention::output::<$lanes>);
+            row!(rotate, RotateArgs, store::rotate::<$lanes>);
+            row!(pack, PackArgs, store::pack::<$lanes>);
             #[cfg(test)]
             row!(map, MapArgs, super::map::<$lanes>);
 
@@ -126,6 +131,8 @@ macro_rules! kernels {
                 tile,
                 fold,
                 output,
+                rotate,
+                pack,
                 #[cfg(test)]
                 map,
             };
@@ -366,6 +373,24 @@ impl Table {
         let args = OutputArgs { state: state.as_ptr(), v_dim: out.len(), out: out.as_mut_ptr() };
         // SAFETY: as above.
         unsafe { (self.kernels.output)(args) }
+    }
+
+    /// Rotates a head in place before it is packed, or back.
+    pub(crate) fn rotate(&self, x: &mut [f32], signs: &[f32], back: bool) {
+        assert_eq!(x.len(), signs.len(), "a sign per channel");
+        let args = RotateArgs { x: x.as_mut_ptr(), signs: signs.as_ptr(), dim: x.len(), back };
+        // SAFETY: as above.
+        unsafe { (self.kernels.rotate)(args) }
+    }
+
+    /// Packs a group.
+    ///
+    /// # Safety
+    /// The pointers are valid for what [`PackArgs`] says, and no other thread touches the output.
+    pub(crate) unsafe fn pack(&self, args: PackArgs) {
+        assert!(args.side.dim.is_multiple_of(16), "multiples of 16");
+        // SAFETY: the CPU has the instructions; the rest is the caller's contract.
+        unsafe { (self.kernels.pack)(args) }
     }
 
     /// A function of `math` over 16 numbers.

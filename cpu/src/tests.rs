@@ -6,7 +6,7 @@ use tensor::blocks;
 use tensor::kv::BLOCK_POSITIONS;
 use tensor::panels::{self, PANEL_ROWS, pack_panel, panel_bytes};
 
-use crate::attention::{QueryRow, TileArgs, state_len};
+use crate::attention::{Half, QueryRow, Sinks, TileArgs, scratch_len, state_len};
 use crate::isa::Isa;
 use crate::panel::XBlock;
 use crate::rows::{Finish, FinishArgs};
@@ -14,10 +14,10 @@ use crate::table::{Function, Table};
 use tensor::op::{Activation, RopeLayout};
 
 /// A small generator of test numbers (splitmix64).
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,20 +30,20 @@ impl Random {
         (0..6).map(|_| (self.bits() >> 40) as f32 / (1u64 << 24) as f32 - 0.5).sum::<f32>() * 1.4
     }
 
-    fn vector(&mut self, len: usize) -> Vec<f32> {
+    pub(crate) fn vector(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| self.normal()).collect()
     }
 }
 
-fn tables() -> Vec<Table> {
+pub(crate) fn tables() -> Vec<Table> {
     Isa::supported().into_iter().map(|i| Table::of(i).unwrap()).collect()
 }
 
-fn portable() -> Table {
+pub(crate) fn portable() -> Table {
     Table::of(Isa::Portable).unwrap()
 }
 
-fn same_bits(what: &str, isa: Isa, found: &[f32], expected: &[f32]) {
+pub(crate) fn same_bits(what: &str, isa: Isa, found: &[f32], expected: &[f32]) {
     for (i, (a, b)) in found.iter().zip(expected).enumerate() {
         let same = a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
         assert!(same, "{what}, {}: element {i} is {a:e}, portable gives {b:e}", isa.name());
@@ -500,7 +500,7 @@ fn attention() {
                     }
                 }
                 let mut states = vec![vec![0.0f32; state_len(dim)]; q.len()];
-                let mut scratch = vec![0.0f32; 2 * dim * BLOCK_POSITIONS + 4 * state_len(dim)];
+                let mut scratch = vec![0.0f32; scratch_len(dim, dim)];
                 for (index, (keys, values)) in tiles.iter().enumerate() {
                     let rows: Vec<QueryRow> = (0..q.len())
                         .map(|i| QueryRow {
@@ -515,8 +515,9 @@ fn attention() {
                         let args = TileArgs {
                             rows: rows.as_ptr(),
                             count: rows.len(),
-                            keys: keys.as_ptr(),
-                            values: values.as_ptr(),
+                            keys: [Half { ptr: keys.as_ptr().cast(), bits: 0 }; 2],
+                            values: [Half { ptr: values.as_ptr().cast(), bits: 0 }; 2],
+                            sinks: Sinks::NONE,
                             k_dim: dim,
                             v_dim: dim,
                             scale,

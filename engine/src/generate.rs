@@ -100,6 +100,8 @@ pub struct Finished {
     pub reused_tokens: usize,
     /// The tokens drawn, without one that ended the generation.
     pub tokens: Vec<u32>,
+    /// Positions that the cache held at the end.
+    pub positions: usize,
     /// The seed in use, given or drawn.
     pub seed: u64,
     /// The hash, where one was asked for.
@@ -205,6 +207,7 @@ impl Generation<'_> {
             prompt_tokens: self.prompt_tokens,
             reused_tokens: self.sequence.reused(),
             tokens: self.tokens[self.prompt_tokens..].to_vec(),
+            positions: self.sequence.len(),
             seed: self.sampler.seed(),
             fingerprint: self.fingerprint,
             prompt_elapsed: self.prompt_elapsed,

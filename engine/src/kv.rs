@@ -2,12 +2,13 @@
 //! windows, and prefixes kept for reuse.
 //!
 //! A prefix that is kept holds references to its blocks; whoever is about to write into a block that someone else also
-//! holds copies it first. It does not know what lies in a block, nor when a step runs.
+//! holds copies it first. Which positions a step needs and writes is the layout's to say; what lies in a block, and when
+//! a step runs, is not known here.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tensor::kv::{BLOCK_POSITIONS, BlockId, KvLayout};
+use tensor::kv::{BlockId, KvLayout};
 
 use crate::{Error, Result};
 
@@ -137,13 +138,33 @@ impl Cache {
         self.reused_tokens += n as u64;
         let from = &self.prefixes[best].table;
         let blocks = (0..self.pools.len()).map(|g| {
-            let first = self.first_needed(g, n) / BLOCK_POSITIONS;
+            let first = self.layout.blocks(g, self.layout.needed(g, n)).start;
             let keep = |(i, &id): (usize, &BlockId)| if i < first { BlockId::NONE } else { id };
-            from.blocks[g][..n.div_ceil(BLOCK_POSITIONS)].iter().enumerate().map(keep).collect()
+            from.blocks[g][..self.layout.table_len(g, n)].iter().enumerate().map(keep).collect()
         });
         let table = Table { tokens: wanted[..n].to_vec(), blocks: blocks.collect() };
         self.hold(&table);
         table
+    }
+
+    /// A table of fresh blocks for `tokens`, where `held` has them: what a file is read into.
+    ///
+    /// # Errors
+    /// [`Error::CacheFull`] when there is no room even without kept prefixes.
+    pub(crate) fn restore(&mut self, tokens: Vec<u32>, held: &[Vec<bool>]) -> Result<Table> {
+        for (g, held) in held.iter().enumerate() {
+            let needed = held.iter().filter(|&&h| h).count();
+            while self.pools[g].free.len() < needed {
+                if !self.evict() {
+                    let (free, total) = (self.pools[g].free.len(), self.pools[g].holders.len());
+                    return Err(Error::CacheFull { needed, free, total });
+                }
+            }
+        }
+        let blocks = self.pools.iter_mut().zip(held).map(|(pool, held)| {
+            held.iter().map(|&h| if h { pool.take() } else { None }.unwrap_or(BlockId::NONE)).collect()
+        });
+        Ok(Table { blocks: blocks.collect(), tokens })
     }
 
     /// Another table with the same content.
@@ -190,22 +211,25 @@ impl Cache {
             return 0;
         }
         let list = &table.blocks[g];
-        let first_written = table.len() / BLOCK_POSITIONS;
-        let shared =
-            list.get(first_written..).unwrap_or_default().iter().filter(|&&id| self.pools[g].is_shared(id));
-        (table.len() + added).div_ceil(BLOCK_POSITIONS).saturating_sub(list.len()) + shared.count()
+        let end = table.len() + added;
+        let written = self.layout.blocks(g, self.layout.written(g, table.len()..end));
+        let shared = list.iter().take(written.end).skip(written.start);
+        let shared = shared.filter(|&&id| self.pools[g].is_shared(id)).count();
+        self.layout.table_len(g, end).saturating_sub(list.len()) + shared
     }
 
     fn extend(&mut self, g: usize, table: &mut Table, added: usize, copy: &mut CopyBlock<'_>) -> Result<()> {
         if added == 0 {
             return Ok(());
         }
-        let first_written = table.len() / BLOCK_POSITIONS;
+        let end = table.len() + added;
+        let written = self.layout.blocks(g, self.layout.written(g, table.len()..end));
+        let table_len = self.layout.table_len(g, end);
         let pool = &mut self.pools[g];
         let full =
             |pool: &Pool| Error::CacheFull { needed: 1, free: pool.free.len(), total: pool.holders.len() };
         let list = &mut table.blocks[g];
-        for slot in list.iter_mut().skip(first_written) {
+        for slot in list.iter_mut().take(written.end).skip(written.start) {
             if pool.is_shared(*slot) {
                 let new = pool.take().ok_or_else(|| full(pool))?;
                 if let Err(e) = copy(g, *slot, new) {
@@ -216,7 +240,7 @@ impl Cache {
                 *slot = new;
             }
         }
-        while list.len() < (table.tokens.len() + added).div_ceil(BLOCK_POSITIONS) {
+        while list.len() < table_len {
             list.push(pool.take().ok_or_else(|| full(pool))?);
         }
         Ok(())
@@ -227,9 +251,7 @@ impl Cache {
         table.tokens.extend_from_slice(tokens);
         let len = table.len();
         for g in 0..self.pools.len() {
-            // One position more than the next query needs, so that the same prompt can be met again at its last token.
-            let first = self.first_needed(g, len.saturating_sub(1)) / BLOCK_POSITIONS;
-            for slot in table.blocks[g].iter_mut().take(first) {
+            for slot in table.blocks[g].iter_mut().take(self.layout.freed(g, len)) {
                 self.pools[g].release(*slot);
                 *slot = BlockId::NONE;
             }
@@ -257,6 +279,11 @@ impl Cache {
     pub(crate) fn finish(&mut self, mut table: Table) {
         self.trim(&mut table);
         self.keep(table);
+    }
+
+    /// Gives a table's blocks back and keeps nothing.
+    pub(crate) fn discard(&mut self, table: Table) {
+        self.release(&table);
     }
 
     /// Keeps a prefix of a sequence that goes on.
@@ -309,23 +336,19 @@ impl Cache {
         while self.evict() {}
     }
 
-    /// The first position that a query at `position` sees in a group.
-    fn first_needed(&self, g: usize, position: usize) -> usize {
-        self.layout.groups[g].window.map_or(0, |w| (position + 1).saturating_sub(w))
-    }
-
-    /// True if a query at `position` finds all it sees before itself.
+    /// True if a step that begins at `position` finds all that it needs of what lies before.
     fn is_held(&self, table: &Table, position: usize) -> bool {
         table.blocks.iter().enumerate().all(|(g, list)| {
-            let needed = self.first_needed(g, position) / BLOCK_POSITIONS..position.div_ceil(BLOCK_POSITIONS);
+            let needed = self.layout.blocks(g, self.layout.needed(g, position));
             needed.is_empty() || list.get(needed).is_some_and(|l| !l.contains(&BlockId::NONE))
         })
     }
 
     /// Gives back blocks beyond a table's length.
     fn trim(&mut self, table: &mut Table) {
-        let blocks = table.len().div_ceil(BLOCK_POSITIONS);
-        for (pool, list) in self.pools.iter_mut().zip(&mut table.blocks) {
+        let len = table.len();
+        for (g, (pool, list)) in self.pools.iter_mut().zip(&mut table.blocks).enumerate() {
+            let blocks = self.layout.table_len(g, len);
             for id in list.drain(blocks.min(list.len())..) {
                 pool.release(id);
             }

@@ -38,6 +38,7 @@ pub mod plan;
 pub mod prepare;
 pub mod rope;
 pub mod sample;
+mod saved;
 mod sequence;
 pub mod spec;
 pub mod stop;

@@ -31,8 +31,8 @@ impl Need {
 
 /// Blocks of each group for `sequences` sequences of `context` positions and room for as many kept prefixes' ends.
 ///
-/// A kept end needs, on sliding layers, its window; elsewhere it shares the sequence's blocks but for a copy of the
-/// open one.
+/// A kept end needs what the sequence, going on, drops: on sliding layers their window, of packed layers the halves and
+/// the sinks; elsewhere it shares the sequence's blocks but for a copy of the open one.
 pub fn pool_blocks(
     layout: &KvLayout,
     context: usize,
@@ -40,13 +40,8 @@ pub fn pool_blocks(
     sequences: usize,
     kept: usize,
 ) -> Vec<usize> {
-    let live = layout.blocks_for(context, chunk);
-    let of_end = |window: Option<usize>, live: usize| match window {
-        None => 1,
-        Some(w) => live.min(w.div_ceil(BLOCK_POSITIONS) + 2),
-    };
-    let groups = layout.groups.iter().zip(live);
-    groups.map(|(g, live)| live * sequences + of_end(g.window, live) * kept).collect()
+    let live = layout.blocks_for(context, chunk).into_iter().enumerate();
+    live.map(|(g, live)| live * sequences + layout.blocks_of_end(g, context, chunk) * kept).collect()
 }
 
 /// What a plan needs at a context.

@@ -2,13 +2,16 @@
 //!
 //! It knows tokens as numbers only; text is `generate`'s and the tokenizer's.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use tensor::device::{Device, Executor, ExecutorMemory, LogitRows, OpSink, Span, WeightStore};
+use tensor::kv::KvSettings;
 use tensor::op::Plan;
 
 use crate::kv::{Cache, CacheUse, Table};
 use crate::memory::{self, Need};
+use crate::saved::{self, Saved};
 use crate::sequence::{Sequence, locked};
 use crate::spec::ModelSpec;
 use crate::{Error, Result, plan};
@@ -24,6 +27,8 @@ pub struct LoadOptions {
     pub keep_prefixes: bool,
     /// Whether the weights already lie in this process's own memory, so that they need no more.
     pub private_weights: bool,
+    /// How keys and values are stored.
+    pub kv: KvSettings,
     /// Bytes that may be used; `None` asks the system.
     pub available_bytes: Option<u64>,
 }
@@ -35,6 +40,7 @@ impl Default for LoadOptions {
             sequences: 1,
             keep_prefixes: true,
             private_weights: false,
+            kv: KvSettings::default(),
             available_bytes: None,
         }
     }
@@ -90,7 +96,7 @@ impl Model {
             return Err(Error::invalid("sequences", "at least 1", 0));
         }
         let kind_of = |name: &str| weights.get(name).map(|(kind, _)| kind);
-        let plan = Arc::new(plan::build(&spec, &kind_of, options.sequences)?);
+        let plan = Arc::new(plan::build(&spec, &kind_of, options.sequences, &options.kv)?);
         let weight_bytes =
             plan.weights.iter().filter_map(|w| weights.get(&w.name)).map(|(_, b)| b.len() as u64).sum();
         let weight_bytes = if options.private_weights { 0 } else { weight_bytes };
@@ -151,6 +157,39 @@ impl Model {
     /// gives an empty sequence.
     pub fn sequence(&self, prompt: &[u32]) -> Sequence {
         Sequence::start(&self.cache, prompt)
+    }
+
+    /// Writes what the cache holds of a sequence to a file, all of it or nothing, and says its bytes. `model` names the
+    /// model's weights, such as a hash of them: only the same can read the file again. `note` is the caller's.
+    ///
+    /// # Errors
+    /// A sequence of another model; the device cannot give its blocks; the file cannot be written.
+    pub fn save(&self, sequence: &Sequence, path: &Path, model: &str, note: &str) -> Result<u64> {
+        if !Arc::ptr_eq(&sequence.cache, &self.cache) {
+            return Err(Error::invalid("sequence", "one of this model", "another model's"));
+        }
+        saved::write(path, [model, note], &self.plan.kv, &sequence.table, &*self.executor)
+    }
+
+    /// The sequence that a file holds, and the note beside it. What follows it has the bits that it would have had.
+    ///
+    /// # Errors
+    /// No such file, or it is damaged; saved from another model, or from a cache that stores otherwise; longer than the
+    /// context; a cache without room.
+    pub fn load_sequence(&mut self, path: &Path, model: &str) -> Result<(Sequence, String)> {
+        let saved = Saved::open(path, model, &self.plan.kv)?;
+        let tokens = saved.tokens();
+        if tokens.len() > self.context {
+            return Err(Error::ContextFull { tokens: tokens.len(), position: 0, context: self.context });
+        }
+        let table = locked(&self.cache).restore(tokens.to_vec(), saved.held())?;
+        // Dropped on an error, it gives its blocks back.
+        let mut sequence = Sequence::holding(&self.cache, table);
+        if let Err(e) = saved.fill(&sequence.table, &mut *self.executor) {
+            sequence.discard();
+            return Err(e);
+        }
+        Ok((sequence, saved.note().to_owned()))
     }
 
     /// Steps a batch and leaves the wanted rows, feed after feed, in `logits`: `[rows, vocabulary]`.

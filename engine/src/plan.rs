@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use tensor::kv::{KvLayout, KvSettings};
 use tensor::op::{
     Buffer, BufferId, Epilogue, Kind, Norm, Op, Part, Plan, Rope, RopeId, Rows, Weight, WeightId,
 };
@@ -21,14 +22,21 @@ const MOST_STEP_TOKENS: usize = 512;
 /// A prompt chunk is never shorter, whatever the widths.
 const LEAST_STEP_TOKENS: usize = 64;
 
-/// Builds the plan of a model whose prepared tensors are `kind_of`, for steps of up to `batch` sequences.
+/// Builds the plan of a model whose prepared tensors are `kind_of`, for steps of up to `batch` sequences over a cache
+/// that stores as `kv` says.
 ///
 /// The last layer's output projection and feed-forward run only on positions whose logits are asked for.
 ///
 /// # Errors
 /// A spec that is not sane; a tensor that is missing or of another shape than the spec asks for.
-pub fn build(spec: &ModelSpec, kind_of: &dyn Fn(&str) -> Option<Kind>, batch: usize) -> Result<Plan> {
+pub fn build(
+    spec: &ModelSpec,
+    kind_of: &dyn Fn(&str) -> Option<Kind>,
+    batch: usize,
+    kv: &KvSettings,
+) -> Result<Plan> {
     spec.validate()?;
+    kv.check()?;
     check_tensors(spec, kind_of)?;
     let mut b = Builder {
         kind_of,
@@ -59,7 +67,7 @@ pub fn build(spec: &ModelSpec, kind_of: &dyn Fn(&str) -> Option<Kind>, batch: us
 
     let table = b.weight("token_embd.weight")?;
     b.ops.push(Op::Embed { table, scale: spec.embed_scale, dst: x });
-    let mut kv = tensor::kv::KvLayout::default();
+    let mut kv = KvLayout::new(*kv);
     let mut ropes: Vec<Rope> = Vec::new();
     for l in 0..spec.layers() {
         let rope = spec.rope_of(l).resolve(spec.context);

@@ -28,6 +28,11 @@ impl Sequence {
         Sequence { reused: table.len(), table, cache: Arc::clone(cache) }
     }
 
+    /// A sequence that holds a table.
+    pub(crate) fn holding(cache: &Arc<Mutex<Cache>>, table: Table) -> Self {
+        Sequence { reused: table.len(), table, cache: Arc::clone(cache) }
+    }
+
     /// Positions that the cache holds.
     pub fn len(&self) -> usize {
         self.table.len()
@@ -60,6 +65,11 @@ impl Sequence {
     /// `len` is beyond the end, or a sliding layer has dropped positions that the next query would see.
     pub fn truncate(&mut self, len: usize) -> Result<()> {
         locked(&self.cache).truncate(&mut self.table, len)
+    }
+
+    /// Gives the blocks back without keeping them: what they hold is not what the tokens say.
+    pub(crate) fn discard(&mut self) {
+        locked(&self.cache).discard(std::mem::take(&mut self.table));
     }
 
     /// Keeps what is here for other sequences to start from, while this one goes on. At the end of a prompt or a

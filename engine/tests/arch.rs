@@ -142,10 +142,10 @@ fn a_missing_tensor_and_a_wrong_shape_are_named() {
     let mut have = kinds(&s);
     let wrong = have["blk.2.attn_k.weight"];
     have.insert("blk.1.attn_q.weight".into(), wrong);
-    let e = plan::build(&s, &|n| have.get(n).copied(), 1).unwrap_err();
+    let e = plan::build(&s, &|n| have.get(n).copied(), 1, &tensor::kv::KvSettings::default()).unwrap_err();
     assert_eq!(e.to_string(), "blk.1.attn_q.weight: expected [64, 64], found [32, 64]");
     have.remove("blk.0.ffn_up.weight");
-    let e = plan::build(&s, &|n| have.get(n).copied(), 1).unwrap_err();
+    let e = plan::build(&s, &|n| have.get(n).copied(), 1, &tensor::kv::KvSettings::default()).unwrap_err();
     assert_eq!(e.to_string(), "missing tensor blk.0.ffn_up.weight [96, 64]");
 }
 
@@ -155,7 +155,8 @@ fn a_step_reads_each_weight_once() {
         for tied in [true, false] {
             let s = ModelSpec { tied_head: tied, ..spec(f.name, &[]) };
             let have = kinds(&s);
-            let p = plan::build(&s, &|n| have.get(n).copied(), 1).unwrap();
+            let p =
+                plan::build(&s, &|n| have.get(n).copied(), 1, &tensor::kv::KvSettings::default()).unwrap();
             assert_eq!(p.weights.len(), have.len(), "{}: every tensor is used", f.name);
             let all: u64 = p.weights.iter().map(|w| w.kind.bytes()).sum();
             let table = have["token_embd.weight"].bytes();
@@ -171,7 +172,7 @@ fn a_step_reads_each_weight_once() {
 fn the_last_layer_finishes_only_rows_that_are_asked_for() {
     let s = spec("gemma3", &[("attention.sliding_window", uint(16))]);
     let have = kinds(&s);
-    let p = plan::build(&s, &|n| have.get(n).copied(), 4).unwrap();
+    let p = plan::build(&s, &|n| have.get(n).copied(), 4, &tensor::kv::KvSettings::default()).unwrap();
     let none = p.work(64, 0, 0);
     let one = p.work(64, 0, 1);
     let last: u64 = [
@@ -193,7 +194,7 @@ fn the_last_layer_finishes_only_rows_that_are_asked_for() {
 fn layers_of_one_window_share_a_cache_group() {
     let s = spec("gemma3", &[("block_count", uint(18)), ("attention.sliding_window", uint(512))]);
     let have = kinds(&s);
-    let p = plan::build(&s, &|n| have.get(n).copied(), 1).unwrap();
+    let p = plan::build(&s, &|n| have.get(n).copied(), 1, &tensor::kv::KvSettings::default()).unwrap();
     assert_eq!(p.kv.layers.len(), 18);
     let windows: Vec<_> = p.kv.groups.iter().map(|g| (g.window, g.block_bytes)).collect();
     let layer = 2 * (16 + 16) * 64 * 2;
@@ -216,7 +217,7 @@ fn step_buffers_keep_to_the_memory_contract() {
         let s = ModelSpec { windows: vec![None; layers], hidden, heads, kv_heads, head_dim, ffn, vocab, ..s };
         let s = ModelSpec { rope: engine::rope::RopeSpec { dims: head_dim, ..s.rope.clone() }, ..s };
         let have = kinds(&s);
-        let p = plan::build(&s, &|n| have.get(n).copied(), 1).unwrap();
+        let p = plan::build(&s, &|n| have.get(n).copied(), 1, &tensor::kv::KvSettings::default()).unwrap();
         assert!(p.buffer_bytes() <= 40 << 20, "{hidden}: {}", p.buffer_bytes());
         assert!((64..=512).contains(&p.max_step_tokens) && p.max_step_tokens.is_multiple_of(64), "{hidden}");
         assert!(p.max_logit_rows >= 1);

@@ -12,7 +12,7 @@ use engine::{Error, Feed, LoadOptions, LogitRows, Model, Sequence};
 use fake::{float, kinds, metadata, table, uint};
 use proptest::prelude::*;
 use tensor::device::{Device, DeviceInfo, Executor, ExecutorMemory, Span, WeightStore};
-use tensor::kv::{BLOCK_POSITIONS, BlockId, KvLayout};
+use tensor::kv::{BLOCK_POSITIONS, BlockId, GROUP_POSITIONS, KvGroup, KvLayout, KvSettings, Role};
 use tensor::op::{Kind, Plan};
 
 const VOCAB: usize = 200;
@@ -60,17 +60,59 @@ impl Device for FakeDevice {
     }
 }
 
-/// What a model with these windows answers after a history.
+/// What a model with these windows answers after a history: a hash of what each side of each kind of layer sees.
 fn answer(history: &[u32], layout: &KvLayout) -> f32 {
     let visible =
         |window: Option<usize>| &history[history.len() - window.unwrap_or(usize::MAX).min(history.len())..];
     let mut hash = 0u32;
-    for group in &layout.groups {
+    for group in layout.groups.iter().filter(|g| is_side(g)) {
         for &token in visible(group.window) {
             hash = hash.wrapping_mul(31).wrapping_add(token + 1) % 1_000_003;
         }
     }
     hash as f32
+}
+
+/// Every side has halves: all of them, or the recent ones.
+fn is_side(group: &KvGroup) -> bool {
+    matches!(group.role, Role::Whole | Role::Recent)
+}
+
+impl FakeExecutor {
+    /// The group that holds another part of the same side.
+    fn other(&self, g: usize, role: Role) -> Option<usize> {
+        self.layout.groups.iter().position(|o| o.window == self.layout.groups[g].window && o.role == role)
+    }
+
+    fn read(&self, span: &Span<'_>, g: usize, position: usize) -> u32 {
+        let (block, slot) = match self.layout.groups[g].role {
+            Role::Sinks => (0, position),
+            _ => (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS),
+        };
+        let block = span.tables[g][block];
+        assert_ne!(block, BlockId::NONE, "position {position} of group {g} is freed though it is needed");
+        self.pools[g][block.0 as usize][slot].expect("never written")
+    }
+
+    fn write(&mut self, span: &Span<'_>, g: usize, position: usize, token: u32) {
+        let (block, slot) = match self.layout.groups[g].role {
+            Role::Sinks => (0, position),
+            _ => (position / BLOCK_POSITIONS, position % BLOCK_POSITIONS),
+        };
+        self.pools[g][span.tables[g][block].0 as usize][slot] = Some(token);
+    }
+
+    /// What a query sees at an earlier position, or at its own.
+    fn seen(&self, span: &Span<'_>, g: usize, query: usize, position: usize) -> u32 {
+        let packed = GROUP_POSITIONS * self.layout.settings.packed_groups(query);
+        match self.layout.groups[g].role {
+            Role::Recent if position < packed => {
+                let sinks = self.other(g, Role::Sinks).filter(|_| position < self.layout.settings.sinks);
+                self.read(span, sinks.or(self.other(g, Role::Codes)).unwrap(), position)
+            }
+            _ => self.read(span, g, position),
+        }
+    }
 }
 
 impl Executor for FakeExecutor {
@@ -80,20 +122,27 @@ impl Executor for FakeExecutor {
         assert!(tokens <= self.limits.0 && rows <= self.limits.1, "a step beyond the plan's limits");
         assert_eq!(logits.len(), rows * VOCAB);
         self.steps.0.lock().unwrap().push(step.iter().map(|s| s.tokens.len()).collect());
-        // Blocks that a span writes are its own alone.
+        let layout = self.layout.clone();
+        let written = |s: &Span<'_>, g: usize| layout.written(g, s.start..s.start + s.tokens.len());
         for (i, a) in step.iter().enumerate() {
-            let written = a.start / BLOCK_POSITIONS..(a.start + a.tokens.len()).div_ceil(BLOCK_POSITIONS);
+            // Blocks that a span writes are its own alone.
             for (j, b) in step.iter().enumerate().filter(|(j, _)| *j != i) {
                 for g in 0..self.pools.len() {
-                    let shared = a.tables[g][written.clone()].iter().any(|id| b.tables[g].contains(id));
+                    let blocks = layout.blocks(g, written(a, g));
+                    let shared = a.tables[g][blocks].iter().any(|id| b.tables[g].contains(id));
                     assert!(!shared, "spans {i} and {j} share a block that one of them writes");
                 }
             }
-            for g in 0..self.pools.len() {
-                for (k, &token) in a.tokens.iter().enumerate() {
-                    let position = a.start + k;
-                    let block = a.tables[g][position / BLOCK_POSITIONS];
-                    self.pools[g][block.0 as usize][position % BLOCK_POSITIONS] = Some(token);
+            for g in (0..self.pools.len()).filter(|&g| layout.groups[g].role != Role::Codes) {
+                for position in written(a, g) {
+                    self.write(a, g, position, a.tokens[position - a.start]);
+                }
+            }
+            for g in (0..self.pools.len()).filter(|&g| layout.groups[g].role == Role::Codes) {
+                let recent = self.other(g, Role::Recent).unwrap();
+                for position in written(a, g) {
+                    let token = self.read(a, recent, position);
+                    self.write(a, g, position, token);
                 }
             }
         }
@@ -103,12 +152,9 @@ impl Executor for FakeExecutor {
             for k in first..span.tokens.len() {
                 let position = span.start + k;
                 let mut hash = 0u32;
-                for (g, group) in self.layout.groups.iter().enumerate() {
+                for (g, group) in self.layout.groups.iter().enumerate().filter(|(_, g)| is_side(g)) {
                     for j in (position + 1).saturating_sub(group.window.unwrap_or(usize::MAX))..=position {
-                        let block = span.tables[g][j / BLOCK_POSITIONS];
-                        assert_ne!(block, BlockId::NONE, "position {j} is freed under a query at {position}");
-                        let token =
-                            self.pools[g][block.0 as usize][j % BLOCK_POSITIONS].expect("never written");
+                        let token = self.seen(span, g, position, j);
                         hash = hash.wrapping_mul(31).wrapping_add(token + 1) % 1_000_003;
                     }
                 }
@@ -142,9 +188,13 @@ fn spec(window: Option<u64>) -> ModelSpec {
 }
 
 fn load(window: Option<u64>, context: usize, sequences: usize) -> (Model, Steps) {
+    load_with(window, context, sequences, KvSettings::default())
+}
+
+fn load_with(window: Option<u64>, context: usize, sequences: usize, kv: KvSettings) -> (Model, Steps) {
     let spec = spec(window);
     let weights = Arc::new(Kinds(kinds(&spec).into_iter().collect()));
-    let options = LoadOptions { context: Some(context), sequences, ..LoadOptions::default() };
+    let options = LoadOptions { context: Some(context), sequences, kv, ..LoadOptions::default() };
     let steps = Steps::default();
     (Model::load(&FakeDevice(steps.clone()), spec, weights, &options).unwrap(), steps)
 }
@@ -224,6 +274,45 @@ fn with_sliding_layers_a_kept_prompt_is_reused_at_its_end() {
 }
 
 #[test]
+fn a_packed_cache_is_reused_at_its_kept_ends_and_what_lies_close_before_them() {
+    let kv =
+        KvSettings { window: 100, sinks: 4, ..KvSettings::new("q4".parse().unwrap(), "q8".parse().unwrap()) };
+    let (mut model, _) = load_with(None, 2000, 2, kv);
+    let prompt = text(700, 1);
+    let mut s = model.sequence(&prompt);
+    grow(&mut model, &mut s, &prompt);
+    s.keep();
+    let mut longer = prompt.clone();
+    longer.extend(text(300, 5));
+    grow(&mut model, &mut s, &longer);
+    assert_eq!(model.sequence(&prompt).len(), 699);
+    for (shared, reused) in [(700, 700), (699, 699), (300, 0)] {
+        let mut other = prompt[..shared].to_vec();
+        other.extend(text(30, 17));
+        let mut t = model.sequence(&other);
+        assert!(t.len() >= reused && (reused > 0 || t.is_empty()), "{} of {shared}", t.len());
+        grow(&mut model, &mut t, &other);
+    }
+}
+
+#[test]
+fn a_packed_sequence_holds_what_the_formula_says() {
+    for (name, sinks, window) in [("f16", 0, 128), ("q4", 4, 128), ("q2/q8", 20, 0), ("f16/q3", 4, 300)] {
+        let kv = KvSettings { window, sinks, ..name.parse().unwrap() };
+        for sliding in [None, Some(200)] {
+            let (mut model, _) = load_with(sliding, 4096, 1, kv);
+            let history = text(4000, 3);
+            let mut s = model.sequence(&[]);
+            for end in [1, 31, 32, 200, 700, 2000, 2033, 4000] {
+                grow(&mut model, &mut s, &history[..end]);
+                let (used, formula) = (model.cache_use().used_bytes, model.plan().kv.bytes_held(end));
+                assert_eq!(used, formula, "{name} at {end} with a window of {sliding:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn blocks_behind_a_window_are_freed() {
     let (mut model, _) = load(Some(100), 4096, 1);
     let groups = model.plan().kv.groups.clone();
@@ -232,7 +321,7 @@ fn blocks_behind_a_window_are_freed() {
     for end in (500..=4000).step_by(500) {
         grow(&mut model, &mut s, &history[..end]);
         let bytes = |held: fn(usize) -> usize| {
-            groups.iter().map(|g| g.window.map_or(0, held) * g.block_bytes).sum::<usize>()
+            groups.iter().map(|g: &KvGroup| g.window.map_or(0, held) * g.block_bytes).sum::<usize>()
         };
         let full: usize =
             groups.iter().filter(|g| g.window.is_none()).map(|g| end.div_ceil(64) * g.block_bytes).sum();
@@ -344,9 +433,12 @@ proptest! {
     #[test]
     fn every_query_finds_its_own_history(
         window in prop_oneof![Just(None), Just(Some(1u64)), Just(Some(50)), Just(Some(64)), Just(Some(130))],
+        (name, kv_window, sinks) in
+            (prop_oneof![Just("f16"), Just("q4"), Just("f16/q8"), Just("q2/f16")], 0usize..140, 0usize..33),
         acts in prop::collection::vec(act(), 1..40),
     ) {
-        let (mut model, _) = load(window, 640, 3);
+        let kv = KvSettings { window: kv_window, sinks, ..name.parse().unwrap() };
+        let (mut model, _) = load_with(window, 640, 3, kv);
         let layout = model.plan().kv.clone();
         let mut live: Vec<(Sequence, Vec<u32>)> = Vec::new();
         let mut salt = 0;

@@ -52,7 +52,7 @@ fn is_accurate(name: &str) {
 fn case(name: &str, lengths: &[usize], most_rows: usize) -> Case {
     let (spec, weights) = open(name);
     let kind_of = |tensor: &str| weights.get(tensor).map(|(kind, _)| kind);
-    let mut plan = engine::plan::build(&spec, &kind_of, 8).unwrap();
+    let mut plan = engine::plan::build(&spec, &kind_of, 8, &tensor::kv::KvSettings::default()).unwrap();
     // Every position's logits are compared.
     plan.max_logit_rows = plan.max_step_tokens.min(most_rows);
     let vocab = plan.vocab as u32;

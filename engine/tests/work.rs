@@ -86,7 +86,7 @@ fn real_models_stream_what_their_files_say() {
         let spec = &preparation.bundle.spec;
         assert_eq!(spec.architecture, real.architecture);
         let kind_of = |name: &str| preparation.tensors.iter().find(|t| t.name == name).map(|t| t.kind);
-        let plan = plan::build(spec, &kind_of, 8).unwrap();
+        let plan = plan::build(spec, &kind_of, 8, &tensor::kv::KvSettings::default()).unwrap();
         agrees(&real.name, &plan, &real.steps);
     }
 }
@@ -105,7 +105,7 @@ fn published_shapes_stream_what_their_configs_say() {
                 NeededShape::Vector { len } => Kind::Vector { len },
             })
         };
-        let plan = plan::build(&spec, &kind_of, 8).unwrap();
+        let plan = plan::build(&spec, &kind_of, 8, &tensor::kv::KvSettings::default()).unwrap();
         agrees(&format!("{} in {encoding}", published.shape.name), &plan, &published.steps);
     }
 }

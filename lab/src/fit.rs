@@ -13,18 +13,6 @@ use crate::probes::Probe;
 use crate::roofline;
 use crate::{Error, Result};
 
-/// The formats of the cache that exist.
-pub const KV_FORMATS: [&str; 1] = ["f16"];
-
-/// Checks a format's name.
-///
-/// # Errors
-/// It is not one of [`KV_FORMATS`].
-pub fn kv_format(name: &str) -> Result<&'static str> {
-    let found = KV_FORMATS.into_iter().find(|f| *f == name);
-    found.ok_or_else(|| Error::invalid("KV format", KV_FORMATS.join(", "), name))
-}
-
 /// The machine that a model is to fit.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'p> {
@@ -121,7 +109,7 @@ pub struct Fit {
     /// Bytes that can be had.
     pub available_bytes: u64,
     /// The cache's format.
-    pub kv: &'static str,
+    pub kv: String,
     /// The largest context that fits with this batch; 0 where none does.
     pub largest_context: usize,
     /// The model's own.
@@ -133,7 +121,7 @@ pub struct Fit {
 }
 
 /// Whether contexts fit, and how fast they would be.
-pub fn fit(asked: &Asked<'_>, contexts: &[usize], kv: &'static str, target: &Target<'_>) -> Fit {
+pub fn fit(asked: &Asked<'_>, contexts: &[usize], target: &Target<'_>) -> Fit {
     let available_bytes = target.available_bytes();
     let Asked { plan, weight_bytes, model_context, batch, .. } = *asked;
     let row = |&context: &usize| {
@@ -158,10 +146,9 @@ pub fn fit(asked: &Asked<'_>, contexts: &[usize], kv: &'static str, target: &Tar
             measured_peak_bytes: None,
         }
     };
-    let position = |l: &tensor::kv::KvLayer| (l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64;
     Fit {
         available_bytes,
-        kv,
+        kv: plan.kv.settings.to_string(),
         largest_context: memory::largest_context(
             plan,
             weight_bytes,
@@ -171,7 +158,7 @@ pub fn fit(asked: &Asked<'_>, contexts: &[usize], kv: &'static str, target: &Tar
             available_bytes,
         ),
         model_context,
-        kv_bytes_per_position: plan.kv.layers.iter().map(position).sum(),
+        kv_bytes_per_position: plan.kv.position_bytes(),
         rows: contexts.iter().map(row).collect(),
     }
 }
@@ -282,11 +269,5 @@ mod tests {
             assert!(parse_bytes(bad).is_err(), "{bad:?}");
         }
         assert!(parse_bandwidth("100GB").is_err());
-    }
-
-    #[test]
-    fn a_format_that_is_not_there_is_named_with_those_that_are() {
-        assert_eq!(kv_format("f16").unwrap(), "f16");
-        assert!(kv_format("q3").unwrap_err().to_string().contains("f16"));
     }
 }

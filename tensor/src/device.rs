@@ -117,6 +117,22 @@ pub trait Executor: Send {
     /// Copies one block of a group's pool to another, for a sequence that continues inside a shared block.
     fn copy_block(&mut self, group: usize, from: BlockId, to: BlockId) -> Result<()>;
 
+    /// Copies a block of a group's pool to `out`, which is as long as a block.
+    ///
+    /// # Errors
+    /// A block outside the pool; a device that does not give its blocks.
+    fn read_block(&self, _group: usize, _block: BlockId, _out: &mut [u8]) -> Result<()> {
+        Err(Error::unsupported("saving a cache", "this device does not give its blocks"))
+    }
+
+    /// Overwrites a block of a group's pool with `bytes`, which are as long as a block.
+    ///
+    /// # Errors
+    /// A block outside the pool; a device that does not take blocks.
+    fn write_block(&mut self, _group: usize, _block: BlockId, _bytes: &[u8]) -> Result<()> {
+        Err(Error::unsupported("loading a cache", "this device does not take blocks"))
+    }
+
     /// Memory held.
     fn memory(&self) -> ExecutorMemory;
 

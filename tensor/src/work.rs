@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::kv::Side;
 use crate::op::{BufferId, Epilogue, Kind, Norm, Op, Plan, Rows, WeightId};
 
 /// Bytes by what they hold.
@@ -206,22 +207,28 @@ impl Op {
                 }
                 w.bytes_read.activations = full(*qkv);
                 w.bytes_written.activations = full(*qkv);
-                w.bytes_written.kv = (tokens * l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64;
+                let sinks = plan.kv.written_sinks(step.context..step.context + step.tokens);
+                let copies = |side: &Side| match side.codes {
+                    Some(_) => step.tokens + sinks,
+                    None => step.tokens,
+                };
+                let halves = copies(&l.keys) * l.keys.dim + copies(&l.values) * l.values.dim;
+                w.bytes_written.kv = (step.sequences * l.kv_heads * halves * 2) as u64;
                 w.flops = 3 * (tokens * plan.buffer(*qkv).width) as u64;
             }
             Op::Attention { dst, layer, heads, window, .. } => {
                 let l = &plan.kv.layers[*layer];
                 let window = window.unwrap_or(usize::MAX);
                 let pairs: u64 = (0..step.tokens).map(|i| (step.context + i + 1).min(window) as u64).sum();
-                let read = match step.tokens {
-                    0 => 0,
-                    n => (step.context + n).min(window.saturating_add(n - 1)) as u64,
-                };
                 let sequences = step.sequences as u64;
-                w.bytes_read.kv = sequences * read * (l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64;
-                w.bytes_read.activations = (tokens * heads * l.k_dim * 4) as u64;
+                if step.tokens > 0 {
+                    let span = step.context..step.context + step.tokens;
+                    let (read, written) = plan.kv.attended_bytes(l, span);
+                    (w.bytes_read.kv, w.bytes_written.kv) = (sequences * read, sequences * written);
+                }
+                w.bytes_read.activations = (tokens * heads * l.keys.dim * 4) as u64;
                 w.bytes_written.activations = full(*dst);
-                w.flops = 2 * sequences * pairs * (heads * (l.k_dim + l.v_dim)) as u64;
+                w.flops = 2 * sequences * pairs * (heads * (l.keys.dim + l.values.dim)) as u64;
             }
             Op::NormAdd { src, norm, dst } => {
                 let n = rows(*src) as u64;

@@ -36,6 +36,7 @@ struct Row {
 const ROWS: &[Row] = &[
     Row { name: "blocks", script: "golden/blocks.py", args: &[] },
     Row { name: "files", script: "golden/files.py", args: &[] },
+    Row { name: "kv", script: "golden/kv/make.py", args: &[] },
     Row { name: "stats", script: "golden/stats/make.py", args: &[] },
     Row { name: "work", script: "golden/work/make.py", args: &["{models}"] },
     Row { name: "sample", script: "golden/sample/make.py", args: &[] },

@@ -12,6 +12,7 @@ use lab::probes;
 use lab::results::Figure;
 use serde::Serialize;
 use serde_json::json;
+use tensor::kv::KvSettings;
 use tensor::device::{Device, WeightStore};
 
 use super::lab::loading::Source;
@@ -32,9 +33,8 @@ pub(crate) struct Args {
     /// Positions of each sequence, separated by commas [default: 512, 4096, 16384 and the model's own]
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = super::at_least_one)]
     ctx: Vec<usize>,
-    /// How keys and values are stored
-    #[arg(long, value_name = "F", default_value = "f16")]
-    kv: String,
+    #[command(flatten)]
+    kv: super::kv::Flags,
     /// Sequences that are full at once
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = super::at_least_one)]
     batch: usize,
@@ -66,7 +66,6 @@ struct Report<'a> {
 /// Counts, perhaps measures, and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let wrong = |e: lab::Error| usage(e.to_string());
-    let kv = fit::kv_format(&args.kv).map_err(wrong)?;
     let memory = args.memory.as_deref().map(fit::parse_bytes).transpose().map_err(wrong)?;
     let bandwidth = args.bandwidth.as_deref().map(fit::parse_bandwidth).transpose().map_err(wrong)?;
     let places = Places::from_env()?;
@@ -75,7 +74,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let device = opening::device(args.threads)?;
     let spec = &opened.bundle.spec;
     let kind_of = |name: &str| opened.weights.entry(name).map(|entry| entry.kind);
-    let plan = plan::build(spec, &kind_of, args.batch)?;
+    let kv = args.kv.settings(spec.context)?;
+    let plan = plan::build(spec, &kind_of, args.batch, &kv)?;
     let contexts = contexts(&args.ctx, spec.context);
     // An executor without a cache says what scratch this device takes for the plan.
     let store: Arc<dyn WeightStore> = Arc::clone(&opened.weights) as _;
@@ -105,14 +105,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         base_bytes: resident().saturating_sub(opened.weights.resident_bytes()),
         scratch_bytes,
     };
-    let mut fit = fit::fit(&asked, &contexts, kv, &target);
+    let mut fit = fit::fit(&asked, &contexts, &target);
     if args.measure {
         let record = Record::begin("fit");
-        measure(&mut fit, opened, &device, args.batch)?;
+        measure(&mut fit, opened, &device, args.batch, kv)?;
         let peak = |row: &fit::Row| {
             let measured = row.measured_peak_bytes? as f64;
             let expected = Some(row.expected.total() as f64);
-            let detail = json!({ "batch": row.batch, "kv": kv, "need": row.need, "expected": row.expected });
+            let detail = json!({ "batch": row.batch, "kv": kv.class(), "need": row.need, "expected": row.expected });
             let at = Some(row.context as f64);
             Some(Figure { predicted: expected, detail, ..figure("peak_memory", "bytes", at, measured, None) })
         };
@@ -120,7 +120,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let of = Of {
             kernels: &info.kernels,
             model: Some(source.id()),
-            workload: json!({ "batch": args.batch, "kv": kv }),
+            workload: json!({ "batch": args.batch, "kv": kv.class() }),
             prediction: json!({ "rows": fit.rows }),
         };
         record.keep(&args.store, of, figures, Vec::new());
@@ -151,7 +151,13 @@ fn weight_bytes(opened: &Opened, plan: &tensor::op::Plan) -> u64 {
 }
 
 /// Runs the model to each context that fits and notes the process's peak.
-fn measure(fit: &mut Fit, opened: &Opened, device: &dyn Device, batch: usize) -> anyhow::Result<()> {
+fn measure(
+    fit: &mut Fit,
+    opened: &Opened,
+    device: &dyn Device,
+    batch: usize,
+    kv: KvSettings,
+) -> anyhow::Result<()> {
     let fitting = fit.rows.iter_mut().filter(|row| row.fits);
     let rows: Vec<_> = fitting.collect();
     let total: usize = rows.iter().map(|row| row.context * batch).sum();
@@ -164,6 +170,7 @@ fn measure(fit: &mut Fit, opened: &Opened, device: &dyn Device, batch: usize) ->
             context: Some(row.context),
             sequences: batch,
             keep_prefixes: false,
+            kv,
             ..LoadOptions::default()
         };
         let weights: Arc<dyn WeightStore> = Arc::clone(&opened.weights) as _;

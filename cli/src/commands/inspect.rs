@@ -88,7 +88,7 @@ fn report(model: opening::Description) -> anyhow::Result<Report> {
     // A pack holds the tokenizer's text among its tensors.
     tensors.retain(|(_, kind)| !matches!(kind, Kind::Bytes { .. }));
     let kind_of = |name: &str| tensors.iter().find(|(n, _)| n == name).map(|(_, kind)| *kind);
-    let plan = plan::build(&bundle.spec, &kind_of, 1)?;
+    let plan = plan::build(&bundle.spec, &kind_of, 1, &tensor::kv::KvSettings::default())?;
     let mut bytes = Ledger {
         parameters: 0,
         source: 0,
@@ -96,7 +96,7 @@ fn report(model: opening::Description) -> anyhow::Result<Report> {
         by_encoding: BTreeMap::new(),
         by_part: BTreeMap::new(),
         weights_per_token: plan.work(1, 0, 1).bytes_read.weights,
-        kv_per_position: plan.kv.layers.iter().map(|l| (l.kv_heads * (l.k_dim + l.v_dim) * 2) as u64).sum(),
+        kv_per_position: plan.kv.position_bytes(),
     };
     let tensors: Vec<TensorReport> = tensors.into_iter().map(|(name, kind)| tensor(name, kind)).collect();
     for (tensor, kind) in tensors.iter().map(|t| (t, kind_of_report(t, &plan))) {

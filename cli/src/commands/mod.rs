@@ -3,6 +3,7 @@
 mod completions;
 mod fit;
 mod inspect;
+mod kv;
 mod lab;
 mod packs;
 mod probe;

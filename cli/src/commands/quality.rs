@@ -4,20 +4,17 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use cpu::{CpuDevice, Isa};
-use engine::open::Opened;
 use engine::tokenizer::Special;
-use engine::{LoadOptions, Model};
 use lab::quality::{self, Arm, Judged, Recall, Scoring};
 use lab::results::Figure;
 use serde::Serialize;
 use serde_json::json;
 
-use super::lab::loading::Source;
+use super::lab::loading::{self, Source};
 use super::record::{Of, Record, figure};
 use crate::failure::usage;
 use crate::opening;
-use crate::progress::{self, note};
+use crate::progress;
 
 /// Measure perplexity, agreement between two ways of running a model, and recall of needles
 ///
@@ -33,9 +30,13 @@ pub(crate) struct Args {
     /// Positions of a window
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = super::at_least_one)]
     window: usize,
-    /// Another arm to compare with, as settings: isa=avx2,threads=1; may be repeated
+    /// Another arm to compare with, as settings: kernels=avx2,threads=1 or kv=q4,kv-window=64; may be repeated
     #[arg(long, value_name = "SETTINGS")]
     against: Vec<String>,
+    /// Formats of the KV cache to compare with f16, separated by commas: q8,q4,q8/q4. A control is added, whose halves are
+    /// stored one unit in the last place off
+    #[arg(long, value_name = "F,…", value_delimiter = ',')]
+    kv: Vec<String>,
     /// Hide needles in texts of so many tokens, separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', num_args = 0..=1, default_missing_value = "1024")]
     needles: Vec<usize>,
@@ -79,15 +80,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(depth) = args.depths.iter().find(|d| !(0.0..=1.0).contains(*d)) {
         return Err(usage(format!("--depths: expected 0 to 1, found {depth}")));
     }
-    let source = Source::open(&args.model)?;
-    let opened = &source.opened;
-    let tokenizer = opened.tokenizer()?;
+    let mut source = Source::open(&args.model)?;
+    let tokenizer = source.opened.tokenizer()?;
     let context = args.window.max(args.needles.iter().copied().max().unwrap_or(0));
     let record = Record::begin("quality");
-    let mut loaded = vec![("as it runs".to_owned(), load(opened, opening::device(args.threads)?, context)?)];
-    for settings in &args.against {
-        loaded.push((settings.clone(), load(opened, device(settings, args.threads)?, context)?));
+    let mut names = vec![("as it runs".to_owned(), String::new())];
+    if !args.kv.is_empty() {
+        names.push(("control".to_owned(), "kv-nudged=yes".to_owned()));
     }
+    names.extend(args.kv.iter().map(|kv| (kv.clone(), format!("kv={kv}"))));
+    names.extend(args.against.iter().map(|text| (text.clone(), text.clone())));
+    let mut loaded = Vec::new();
+    for (name, text) in names {
+        let mut settings = loading::settings(&text)?;
+        if let Some(n) = args.threads {
+            settings.entry("threads".into()).or_insert_with(|| n.to_string());
+        }
+        loaded.push((name, source.load(&settings, context, 1)?.model));
+    }
+    let opened = &source.opened;
     let mut arms: Vec<Arm<'_>> =
         loaded.iter_mut().map(|(name, model)| Arm { name: name.clone(), model }).collect();
     let roles = tokenizer.roles();
@@ -120,7 +131,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let of = Of {
         kernels: opening::isa()?.name(),
         model: Some(source.id()),
-        workload: json!({ "window": args.window, "needles": args.needles, "against": args.against }),
+        workload: json!({
+            "window": args.window, "needles": args.needles, "against": args.against, "kv": args.kv,
+        }),
         prediction: serde_json::Value::Null,
     };
     record.keep(&args.store, of, figures(&report), Vec::new());
@@ -163,28 +176,6 @@ fn texts_of(args: &Args) -> anyhow::Result<Vec<(String, String, String)>> {
             vec![(file.display().to_string(), "a file".into(), text)]
         }
     })
-}
-
-fn load(opened: &Opened, device: CpuDevice, context: usize) -> anyhow::Result<Model> {
-    let options = LoadOptions { context: Some(context), keep_prefixes: false, ..LoadOptions::default() };
-    let weights = std::sync::Arc::clone(&opened.weights) as _;
-    Ok(Model::load(&device, opened.bundle.spec.clone(), weights, &options)?)
-}
-
-/// A device from settings such as `isa=avx2,threads=1`.
-fn device(settings: &str, threads: Option<usize>) -> anyhow::Result<CpuDevice> {
-    let (mut isa, mut threads) = (opening::isa()?, threads.unwrap_or_else(cpu::default_threads));
-    for setting in settings.split(',') {
-        match setting.split_once('=') {
-            Some(("isa", name)) => isa = Isa::from_name(name).map_err(|e| usage(e.to_string()))?,
-            Some(("threads", n)) => threads = super::at_least_one(n).map_err(usage)?,
-            _ => return Err(usage(format!("--against: expected isa=NAME or threads=N, found {setting:?}"))),
-        }
-    }
-    if Isa::best() == Isa::Portable {
-        note("only the portable kernels run here");
-    }
-    Ok(CpuDevice::new(isa, threads)?)
 }
 
 fn for_people(report: &Report<'_>) -> String {

@@ -33,6 +33,8 @@ pub(crate) struct Args {
     /// Positions before the token, separated by commas
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,512,4096")]
     ctx: Vec<usize>,
+    #[command(flatten)]
+    kv: super::kv::Flags,
     /// Sequences of a step
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = super::at_least_one)]
     batch: usize,
@@ -66,7 +68,7 @@ struct Report<'a> {
     threads: usize,
     probe_taken_unix_s: u64,
     /// The cache's format.
-    kv: &'a str,
+    kv: String,
     points: &'a [Point],
     #[serde(skip_serializing_if = "Option::is_none")]
     headroom: Option<&'a [Headroom]>,
@@ -85,7 +87,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     opened.weights.touch();
     let store: Arc<dyn WeightStore> = Arc::clone(&opened.weights) as _;
     let kind_of = |name: &str| opened.weights.entry(name).map(|entry| entry.kind);
-    let plan = Arc::new(plan::build(&opened.bundle.spec, &kind_of, args.batch)?);
+    let kv = args.kv.settings(opened.bundle.spec.context)?;
+    let plan = Arc::new(plan::build(&opened.bundle.spec, &kind_of, args.batch, &kv)?);
     // A step adds one position, which must still be the model's.
     let most = opened.bundle.spec.context - 1;
     let (contexts, beyond): (Vec<usize>, Vec<usize>) = args.ctx.iter().partition(|&&ctx| ctx <= most);
@@ -127,7 +130,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             kernels: &probe.kernels,
             threads: probe.threads,
             probe_taken_unix_s: probe.taken_unix_s,
-            kv: "f16",
+            kv: kv.class(),
             points: &points,
             headroom: headroom.as_deref(),
         };

@@ -5,11 +5,12 @@
 //! each unit walks its tiles in order, folding as it goes. Both orders are the same.
 
 use tensor::device::Span;
-use tensor::kv::{BLOCK_POSITIONS, KvLayer};
+use tensor::kv::{BLOCK_POSITIONS, Codes, GROUP_POSITIONS, KvLayer, Place, Side};
 use tensor::op::{BufferId, Plan};
 
-use super::{StepView, widest_state};
-use crate::attention::{QueryRow, TileArgs, state_len};
+use super::{Signs, StepView, widest_state};
+use crate::attention::store::PackArgs;
+use crate::attention::{self, Half, QueryRow, Sinks, TileArgs, state_len};
 use crate::pool::Worker;
 
 /// Tokens of one unit of a longer span.
@@ -35,10 +36,18 @@ pub(super) struct Attention<'a> {
     pub(super) qkv: BufferId,
     pub(super) dst: BufferId,
     pub(super) layer: &'a KvLayer,
+    pub(super) signs: &'a Signs,
     pub(super) heads: usize,
     pub(super) scale: f32,
     pub(super) softcap: f32,
     pub(super) window: Option<usize>,
+}
+
+impl Attention<'_> {
+    /// Index of its units: any group with its window.
+    fn units(&self) -> usize {
+        self.layer.keys.halves.group
+    }
 }
 
 /// The first position that a query sees.
@@ -87,17 +96,18 @@ fn widest_heads(plan: &Plan) -> usize {
     plan.ops.iter().filter_map(heads).max().unwrap_or(0)
 }
 
-/// f32 elements of scratch that one thread needs: the widened tile, four results, and the states of a unit's rows.
+/// f32 elements of scratch that one thread needs: the tile's, and the states of a unit's rows.
 pub(super) fn scratch_len(plan: &Plan) -> usize {
-    let tile = plan.kv.layers.iter().map(|l| (l.k_dim + l.v_dim) * BLOCK_POSITIONS).max().unwrap_or(0);
-    let group = plan.kv.layers.iter().map(|l| widest_heads(plan) / l.kv_heads.max(1)).max().unwrap_or(0);
-    tile + (4 + UNIT_TOKENS * group) * widest_state(plan)
+    let layers = &plan.kv.layers;
+    let tile = layers.iter().map(|l| attention::scratch_len(l.keys.dim, l.values.dim)).max().unwrap_or(0);
+    let group = layers.iter().map(|l| widest_heads(plan) / l.kv_heads.max(1)).max().unwrap_or(0);
+    tile + UNIT_TOKENS * group * widest_state(plan)
 }
 
 impl StepView<'_> {
     /// The first stage: tiles of single tokens, whole runs of longer spans.
     pub(super) fn attend_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
-        let (units, kv_heads) = (&self.units[a.layer.group], a.layer.kv_heads);
+        let (units, kv_heads) = (&self.units[a.units()], a.layer.kv_heads);
         while let Some(range) = w.take(units.len() * kv_heads, 1) {
             for u in range {
                 let (unit, kv_head) = (units[u / kv_heads], u % kv_heads);
@@ -115,10 +125,10 @@ impl StepView<'_> {
 
     /// The second stage: folds the tiles of single tokens.
     pub(super) fn fold_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
-        let units = &self.units[a.layer.group];
+        let units = &self.units[a.units()];
         let first = units.iter().position(|u| matches!(u, AttentionUnit::Tile { .. })).unwrap_or(units.len());
         let tiles = &units[first..];
-        let len = state_len(a.layer.v_dim);
+        let len = state_len(a.layer.values.dim);
         // Units of one span adjoin; each head of each such span is folded by one thread.
         let spans = tiles.chunk_by(|a, b| span_of(a) == span_of(b)).count();
         while let Some(range) = w.take(spans * a.heads, 1) {
@@ -135,10 +145,18 @@ impl StepView<'_> {
                     }
                     debug_assert_eq!(state.len(), len);
                     let row = self.first_row(span);
-                    let out = self.row_mut(a.dst, row, head * a.layer.v_dim, a.layer.v_dim);
-                    self.core.table.output(state, out);
+                    let out = self.row_mut(a.dst, row, head * a.layer.values.dim, a.layer.values.dim);
+                    self.output(a, state, out);
                 }
             }
+        }
+    }
+
+    /// A row's normalised output, turned back where values are rotated.
+    fn output(&self, a: &Attention<'_>, state: &[f32], out: &mut [f32]) {
+        self.core.table.output(state, out);
+        if !a.signs.values.is_empty() {
+            self.core.table.rotate(out, &a.signs.values, true);
         }
     }
 
@@ -148,7 +166,7 @@ impl StepView<'_> {
     /// No other thread touches that slot and head in this stage.
     #[allow(clippy::mut_from_ref)] // disjointness is the caller's contract
     unsafe fn part(&self, a: &Attention<'_>, slot: usize, head: usize) -> &mut [f32] {
-        let len = state_len(a.layer.v_dim);
+        let len = state_len(a.layer.values.dim);
         // SAFETY: `parts_len` counted slots times heads of the widest state.
         unsafe { std::slice::from_raw_parts_mut(self.parts.add((slot * a.heads + head) * len), len) }
     }
@@ -177,12 +195,13 @@ impl StepView<'_> {
                 let head = kv_head * group + h + i;
                 // SAFETY: queries are only read in this stage; the slot and head are this unit's alone.
                 unsafe {
-                    let q = self.row(a.qkv, row, head * a.layer.k_dim, a.layer.k_dim);
+                    let q = self.row(a.qkv, row, head * a.layer.keys.dim, a.layer.keys.dim);
                     let state = self.part(a, slot, head);
                     *r = QueryRow { q: q.as_ptr(), state: state.as_mut_ptr(), lo, hi, first: true };
                 }
             }
-            self.tile(w, a, kv_head, span, tile, &rows[..count]);
+            let packed = self.packed_halves(a, position, tile);
+            self.tile(w, a, kv_head, span, tile, packed, &rows[..count]);
         }
     }
 
@@ -218,19 +237,24 @@ impl StepView<'_> {
         heads: std::ops::Range<usize>,
     ) {
         let (group, start) = (a.heads / a.layer.kv_heads, self.spans[span].start);
-        let (len, v_dim, k_dim) = (state_len(a.layer.v_dim), a.layer.v_dim, a.layer.k_dim);
+        let (len, v_dim, k_dim) = (state_len(a.layer.values.dim), a.layer.values.dim, a.layer.keys.dim);
         let first_row = self.first_row(span);
         let per_token = heads.len();
         let scratch = &self.core.scratch[w.id];
-        let states_at = (k_dim + v_dim) * BLOCK_POSITIONS + 4 * len;
+        let states_at = attention::scratch_len(k_dim, v_dim);
         // SAFETY: the scratch is this thread's; the tile kernel uses what lies before the states.
         let states = unsafe { scratch.get_mut(states_at, tokens.len() * per_token * len) };
         let (mut begun, mut rows) = ([false; MAX_ROWS], [EMPTY; MAX_ROWS]);
         let first_tile = first_seen(start + tokens.start, a.window) / BLOCK_POSITIONS;
         for tile in first_tile..=(start + tokens.end - 1) / BLOCK_POSITIONS {
-            let mut count = 0;
+            let (mut count, mut packed) = (0, [false; 2]);
             for (i, t) in tokens.clone().enumerate() {
                 let Some((lo, hi)) = visible(start + t, a.window, tile) else { continue };
+                let its = self.packed_halves(a, start + t, tile);
+                if its != packed {
+                    self.tile(w, a, kv_head, span, tile, packed, &rows[..count]);
+                    (count, packed) = (0, its);
+                }
                 for (j, h) in heads.clone().enumerate() {
                     let (head, index) = (kv_head * group + h, i * per_token + j);
                     // SAFETY: queries are only read in this stage.
@@ -241,19 +265,116 @@ impl StepView<'_> {
                     count += 1;
                 }
             }
-            self.tile(w, a, kv_head, span, tile, &rows[..count]);
+            self.tile(w, a, kv_head, span, tile, packed, &rows[..count]);
         }
         for (i, t) in tokens.enumerate() {
             for (j, h) in heads.clone().enumerate() {
                 let state = &states[(i * per_token + j) * len..][..len];
                 // SAFETY: this unit alone writes these tokens' outputs of these heads.
                 let out = unsafe { self.row_mut(a.dst, first_row + t, (kv_head * group + h) * v_dim, v_dim) };
-                self.core.table.output(state, out);
+                self.output(a, state, out);
             }
         }
     }
 
+    /// Which halves of a tile the query at `position` sees packed, where a side is packed at all.
+    fn packed_halves(&self, a: &Attention<'_>, position: usize, tile: usize) -> [bool; 2] {
+        if a.layer.keys.codes.is_none() && a.layer.values.codes.is_none() {
+            return [false; 2];
+        }
+        let groups = self.core.plan.kv.settings.packed_groups(position);
+        [2 * tile < groups, 2 * tile + 1 < groups]
+    }
+
+    /// The block of a place that holds positions 64·index…, of a span.
+    fn block(&self, span: usize, place: Place, index: usize) -> *mut u8 {
+        let id = self.spans[span].tables[place.group][index];
+        self.core.pools[place.group].block(id.0)
+    }
+
+    /// Where both halves of a tile of one side lie for queries that see `packed`.
+    fn halves(&self, side: &Side, span: usize, kv_head: usize, tile: usize, packed: [bool; 2]) -> [Half; 2] {
+        std::array::from_fn(|h| match side.codes {
+            Some(codes) if packed[h] => {
+                let offset = codes.group_offset(side, kv_head, h);
+                let ptr = self.block(span, codes.place, tile).wrapping_add(offset);
+                Half { ptr, bits: codes.bits.get() }
+            }
+            _ => {
+                let block = self.block(span, side.halves, tile);
+                Half { ptr: block.wrapping_add(side.halves_offset(kv_head)), bits: 0 }
+            }
+        })
+    }
+
+    /// The sinks that a tile whose first half is `packed` holds.
+    fn sinks(&self, a: &Attention<'_>, span: usize, kv_head: usize, tile: usize, packed: bool) -> Sinks {
+        let layout = &self.core.plan.kv;
+        if tile > 0 || !packed || layout.settings.sinks == 0 {
+            return Sinks::NONE;
+        }
+        let of = |side: &Side| match side.codes {
+            Some(Codes { sinks: Some(place), .. }) => {
+                let offset = layout.sinks_offset(side, place, kv_head);
+                self.block(span, place, 0).wrapping_add(offset).cast::<u16>().cast_const()
+            }
+            _ => std::ptr::null(),
+        };
+        Sinks {
+            count: layout.settings.sinks,
+            stored: layout.settings.stored_sinks(),
+            keys: of(&a.layer.keys),
+            values: of(&a.layer.values),
+        }
+    }
+
+    /// Packs the groups that queries of this step are the first to see packed. False, on every thread, where there are
+    /// none.
+    pub(super) fn pack_groups(&self, w: &Worker<'_>, a: &Attention<'_>) -> bool {
+        let layout = &self.core.plan.kv;
+        let sides: Vec<(&Side, Codes)> =
+            [&a.layer.keys, &a.layer.values].into_iter().filter_map(|s| Some((s, s.codes?))).collect();
+        let Some(&(_, codes)) = sides.first() else { return false };
+        // Both sides share the window, and so the positions.
+        let of_span = |s: &Span<'_>| {
+            let written = layout.written(codes.place.group, s.start..s.start + s.tokens.len());
+            written.start / GROUP_POSITIONS..written.end / GROUP_POSITIONS
+        };
+        let groups: Vec<(usize, usize)> = (self.spans.iter().enumerate())
+            .flat_map(|(i, s)| of_span(s).map(move |group| (i, group)))
+            .collect();
+        if groups.is_empty() {
+            return false;
+        }
+        let kv_heads = a.layer.kv_heads;
+        while let Some(range) = w.take(groups.len() * kv_heads, 1) {
+            for u in range {
+                let ((span, group), kv_head) = (groups[u / kv_heads], u % kv_heads);
+                let (tile, half) = (group / 2, group % 2);
+                for &(side, codes) in &sides {
+                    let halves =
+                        self.block(span, side.halves, tile).wrapping_add(side.halves_offset(kv_head));
+                    let out = codes.group_offset(side, kv_head, half);
+                    // SAFETY: the blocks lie in their pools with the layer's parts at these offsets; the group is this
+                    // unit's alone, and its halves were written before the last barrier.
+                    unsafe {
+                        self.core.table.pack(PackArgs {
+                            side: *side,
+                            bits: codes.bits,
+                            halves: halves.cast(),
+                            half,
+                            sinks: if group == 0 { layout.settings.sinks } else { 0 },
+                            out: self.block(span, codes.place, tile).wrapping_add(out),
+                        });
+                    }
+                }
+            }
+        }
+        true
+    }
+
     /// Runs the tile kernel over some rows.
+    #[allow(clippy::too_many_arguments)] // what names a tile of a head of a span
     fn tile(
         &self,
         w: &Worker<'_>,
@@ -261,23 +382,23 @@ impl StepView<'_> {
         kv_head: usize,
         span: usize,
         tile: usize,
+        packed: [bool; 2],
         rows: &[QueryRow],
     ) {
         if rows.is_empty() {
             return;
         }
-        let id = self.spans[span].tables[a.layer.group][tile];
-        let block = self.core.pools[a.layer.group].block(id.0);
-        // SAFETY: the block lies in the pool with the layer's keys and values at these offsets; the cache is only read
-        // in this stage; the scratch is this thread's and as long as `scratch_len` says.
+        // SAFETY: the blocks lie in their pools with the layer's keys and values at these offsets; the cache is only
+        // read in this stage; the scratch is this thread's and as long as `scratch_len` says.
         unsafe {
             let args = TileArgs {
                 rows: rows.as_ptr(),
                 count: rows.len(),
-                keys: block.add(a.layer.key_offset(kv_head)).cast(),
-                values: block.add(a.layer.value_offset(kv_head)).cast(),
-                k_dim: a.layer.k_dim,
-                v_dim: a.layer.v_dim,
+                keys: self.halves(&a.layer.keys, span, kv_head, tile, packed),
+                values: self.halves(&a.layer.values, span, kv_head, tile, packed),
+                sinks: self.sinks(a, span, kv_head, tile, packed[0]),
+                k_dim: a.layer.keys.dim,
+                v_dim: a.layer.values.dim,
                 scale: a.scale,
                 softcap: a.softcap,
                 scratch: self.core.scratch[w.id].ptr(),

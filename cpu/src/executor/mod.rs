@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use tensor::device::{Executor, ExecutorMemory, LogitRows, OpSink, Span, StepTimes, WeightStore};
-use tensor::kv::{BLOCK_POSITIONS, BlockId};
+use tensor::kv::{BlockId, rotation};
 use tensor::op::{BufferId, Epilogue, Kind, Op, Plan, Rows, WeightId};
 use tensor::panels::{PANEL_ROWS, matrix_bytes, panel_bytes};
 use tensor::{Encoding, Error, Result};
@@ -94,6 +94,14 @@ struct Core {
     /// Per thread.
     scratch: Vec<Shared<f32>>,
     pools: Vec<BlockPool>,
+    /// Per layer of the cache the signs that keys and values are rotated with; empty where they are not.
+    signs: Vec<Signs>,
+}
+
+/// The signs of a layer's rotation; empty where there is none.
+struct Signs {
+    keys: Vec<f32>,
+    values: Vec<f32>,
 }
 
 /// The CPU's executor.
@@ -202,11 +210,15 @@ impl StepView<'_> {
                         qkv: *qkv,
                         dst: *dst,
                         layer: &self.core.plan.kv.layers[*layer],
+                        signs: &self.core.signs[*layer],
                         heads: *heads,
                         scale: *scale,
                         softcap: softcap.unwrap_or(0.0),
                         window: *window,
                     };
+                    if self.pack_groups(w, &a) {
+                        w.barrier();
+                    }
                     self.attend_tiles(w, &a);
                     w.barrier();
                     self.fold_tiles(w, &a);
@@ -285,6 +297,7 @@ impl CpuExecutor {
         let scratch =
             (0..threads).map(|_| Shared::new("thread scratch", thread_scratch)).collect::<Result<_>>()?;
         let pool = Pool::new(threads).map_err(|e| Error::io("a thread of the pool", e))?;
+        let signs = signs(&plan);
         let core = Core {
             table,
             weights,
@@ -295,6 +308,7 @@ impl CpuExecutor {
             rope_tables,
             scratch,
             pools,
+            signs,
             plan,
         };
         Ok(CpuExecutor {
@@ -306,6 +320,18 @@ impl CpuExecutor {
             units: Vec::new(),
             timing: None,
         })
+    }
+
+    /// A group's pool, where it has all these blocks.
+    fn pool_of(&self, group: usize, blocks: &[BlockId]) -> Result<&BlockPool> {
+        let pools = self.core.pools.len();
+        let Some(pool) = self.core.pools.get(group) else {
+            return Err(Error::malformed("KV group", format!("below {pools}"), group.to_string()));
+        };
+        match blocks.iter().find(|b| b.0 as usize >= pool.blocks) {
+            Some(b) => Err(Error::malformed("KV block", format!("below {}", pool.blocks), b.0.to_string())),
+            None => Ok(pool),
+        }
     }
 
     /// Refuses a step beyond the plan's limits, before anything is written.
@@ -345,13 +371,15 @@ impl CpuExecutor {
                 return found(&format!("span {i}: block tables"), want.to_string(), have.to_string());
             }
             for (g, table) in s.tables.iter().enumerate() {
-                let needed = end.div_ceil(BLOCK_POSITIONS);
-                if table.len() < needed {
+                let kv = &plan.kv;
+                let (read, written) =
+                    (kv.blocks(g, kv.needed(g, s.start)), kv.blocks(g, kv.written(g, s.start..end)));
+                let most = read.end.max(written.end);
+                if table.len() < most {
                     let what = format!("span {i}: block table of group {g}");
-                    return found(&what, format!("{needed} blocks"), table.len().to_string());
+                    return found(&what, format!("{most} blocks"), table.len().to_string());
                 }
-                let seen = plan.kv.groups[g].window.map_or(0, |w| (s.start + 1).saturating_sub(w));
-                for &BlockId(b) in &table[seen / BLOCK_POSITIONS..needed] {
+                for &BlockId(b) in table[read].iter().chain(&table[written]) {
                     if b as usize >= self.core.pools[g].blocks {
                         let what = format!("span {i}: block of group {g}");
                         return found(&what, format!("below {}", self.core.pools[g].blocks), b.to_string());
@@ -426,17 +454,25 @@ impl Executor for CpuExecutor {
     }
 
     fn copy_block(&mut self, group: usize, from: BlockId, to: BlockId) -> Result<()> {
-        let pools = self.core.pools.len();
-        let Some(pool) = self.core.pools.get(group) else {
-            return Err(Error::malformed("KV group", format!("below {pools}"), group.to_string()));
-        };
-        for b in [from, to] {
-            if b.0 as usize >= pool.blocks {
-                return Err(Error::malformed("KV block", format!("below {}", pool.blocks), b.0.to_string()));
-            }
-        }
+        let pool = self.pool_of(group, &[from, to])?;
         // SAFETY: both blocks lie within the pool, which no step uses now; overlapping means equal.
         unsafe { std::ptr::copy(pool.block(from.0), pool.block(to.0), pool.block_bytes) };
+        Ok(())
+    }
+
+    fn read_block(&self, group: usize, block: BlockId, out: &mut [u8]) -> Result<()> {
+        let pool = self.pool_of(group, &[block])?;
+        assert_eq!(out.len(), pool.block_bytes, "one block");
+        // SAFETY: the block lies within the pool, which no step uses now.
+        unsafe { std::ptr::copy_nonoverlapping(pool.block(block.0), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    fn write_block(&mut self, group: usize, block: BlockId, bytes: &[u8]) -> Result<()> {
+        let pool = self.pool_of(group, &[block])?;
+        assert_eq!(bytes.len(), pool.block_bytes, "one block");
+        // SAFETY: the block lies within the pool, which no step uses now.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pool.block(block.0), bytes.len()) };
         Ok(())
     }
 
@@ -529,35 +565,34 @@ fn check(plan: &Plan) -> Result<()> {
             }
             Op::RopeStore { qkv, layer, heads, q_norm, k_norm, rope } => {
                 let l = &plan.kv.layers[*layer];
-                let width = heads * l.k_dim + l.kv_heads * (l.k_dim + l.v_dim);
+                let width = heads * l.keys.dim + l.kv_heads * (l.keys.dim + l.values.dim);
                 let rope = 2 * plan.ropes[rope.0 as usize].inv_freq.len();
-                if plan.buffer(*qkv).width != width || rope > l.k_dim || l.k_dim.max(l.v_dim) > rest::MAX_HEAD
+                if plan.buffer(*qkv).width != width
+                    || rope > l.keys.dim
+                    || l.keys.dim.max(l.values.dim) > rest::MAX_HEAD
                 {
                     return bad(format!("a width of {width}"), plan.buffer(*qkv).width.to_string());
                 }
-                check_norm(plan, i, q_norm.as_ref(), l.k_dim)?;
-                check_norm(plan, i, k_norm.as_ref(), l.k_dim)?;
+                check_norm(plan, i, q_norm.as_ref(), l.keys.dim)?;
+                check_norm(plan, i, k_norm.as_ref(), l.keys.dim)?;
             }
             Op::Attention { qkv, dst, layer, heads, window, .. } => {
                 let l = &plan.kv.layers[*layer];
-                if !l.k_dim.is_multiple_of(16) || !l.v_dim.is_multiple_of(16) {
+                if !l.keys.dim.is_multiple_of(16) || !l.values.dim.is_multiple_of(16) {
                     return Err(Error::unsupported(
-                        format!("a head size of {}", l.k_dim),
+                        format!("a head size of {}", l.keys.dim),
                         "the CPU's attention works in multiples of 16 channels",
                     ));
                 }
                 if l.kv_heads == 0 || !heads.is_multiple_of(l.kv_heads) {
                     return bad(format!("heads in groups of {}", l.kv_heads), heads.to_string());
                 }
-                let width = heads * l.k_dim + l.kv_heads * (l.k_dim + l.v_dim);
-                if plan.buffer(*qkv).width != width || plan.buffer(*dst).width != heads * l.v_dim {
-                    return bad(format!("widths {width} and {}", heads * l.v_dim), "others".into());
+                let width = heads * l.keys.dim + l.kv_heads * (l.keys.dim + l.values.dim);
+                if plan.buffer(*qkv).width != width || plan.buffer(*dst).width != heads * l.values.dim {
+                    return bad(format!("widths {width} and {}", heads * l.values.dim), "others".into());
                 }
-                if *window != plan.kv.groups[l.group].window {
-                    return bad(
-                        format!("the window {window:?} of its cache"),
-                        format!("{:?}", plan.kv.groups[l.group]),
-                    );
+                if *window != l.window {
+                    return bad(format!("the window {window:?} of its cache"), format!("{:?}", l.window));
                 }
             }
             Op::NormAdd { src, norm, dst } => {
@@ -587,7 +622,23 @@ fn check_norm(plan: &Plan, op: usize, norm: Option<&tensor::op::Norm>, len: usiz
     }
 }
 
+/// The signs of every layer's rotation.
+fn signs(plan: &Plan) -> Vec<Signs> {
+    let settings = &plan.kv.settings;
+    let of = |layer: usize, side: &tensor::kv::Side, wanted: bool| match side.codes {
+        Some(_) if wanted => rotation::signs(layer, side.dim),
+        _ => Vec::new(),
+    };
+    let layers = plan.kv.layers.iter().enumerate();
+    layers
+        .map(|(i, l)| Signs {
+            keys: of(i, &l.keys, settings.rotate_keys),
+            values: of(i, &l.values, settings.rotate_values),
+        })
+        .collect()
+}
+
 /// f32 elements of a row's attention state in the widest layer.
 fn widest_state(plan: &Plan) -> usize {
-    plan.kv.layers.iter().map(|l| state_len(l.v_dim)).max().unwrap_or(0)
+    plan.kv.layers.iter().map(|l| state_len(l.values.dim)).max().unwrap_or(0)
 }

@@ -1,6 +1,6 @@
 //! The operations that are neither products nor attention: embedding, rotary embedding with the cache's writes, norms.
 
-use tensor::kv::BLOCK_POSITIONS;
+use tensor::kv::{BLOCK_POSITIONS, Codes, Place, Side, SideKind};
 use tensor::op::{BufferId, Norm, RopeId, WeightId};
 use tensor::panels::{PANEL_ROWS, decode_row, panel_bytes};
 
@@ -91,7 +91,7 @@ impl StepView<'_> {
         let total = runs.count();
         let turn = |row: usize, col: usize, norm: Option<Norm>| {
             // SAFETY: this unit alone touches this head of this row in this stage.
-            let x = unsafe { self.row_mut(qkv, row, col, l.k_dim) };
+            let x = unsafe { self.row_mut(qkv, row, col, l.keys.dim) };
             if let Some(n) = norm {
                 self.core.table.norm_in_place(x, self.weight(n.weight).vector(), n.eps);
             }
@@ -105,34 +105,70 @@ impl StepView<'_> {
             for u in units {
                 let (rows, kv_head) = (runs.nth(u / kv_heads), u % kv_heads);
                 let first = self.rows[rows.start];
-                let tile = first.position / BLOCK_POSITIONS;
-                let id = self.spans[first.span].tables[l.group][tile];
-                let block = self.core.pools[l.group].block(id.0);
-                let k_col = (heads + kv_head) * l.k_dim;
-                let v_col = (heads + kv_heads) * l.k_dim + kv_head * l.v_dim;
-                let mut half = [0u16; MAX_HEAD];
+                let k_col = (heads + kv_head) * l.keys.dim;
+                let v_col = (heads + kv_heads) * l.keys.dim + kv_head * l.values.dim;
+                let signs = &self.core.signs[layer];
+                let rotate = |row: usize, col: usize, signs: &[f32]| {
+                    if !signs.is_empty() {
+                        // SAFETY: as for `turn`.
+                        let x = unsafe { self.row_mut(qkv, row, col, signs.len()) };
+                        self.core.table.rotate(x, signs, false);
+                    }
+                };
                 for row in rows {
                     for h in 0..group {
-                        turn(row, (kv_head * group + h) * l.k_dim, q_norm);
+                        turn(row, (kv_head * group + h) * l.keys.dim, q_norm);
+                        rotate(row, (kv_head * group + h) * l.keys.dim, &signs.keys);
                     }
                     turn(row, k_col, k_norm);
-                    let at = self.rows[row].position % BLOCK_POSITIONS;
-                    // SAFETY: the row's head is this unit's; the block is this span's alone, and this layer, head and
-                    // position of it this unit's.
-                    unsafe {
-                        let k = self.row(qkv, row, k_col, l.k_dim);
-                        self.core.table.store_half(k, &mut half[..l.k_dim]);
-                        let keys = block.add(l.key_offset(kv_head)).cast::<u16>();
-                        for (ch, &bits) in half[..l.k_dim].iter().enumerate() {
-                            *keys.add(ch * BLOCK_POSITIONS + at) = bits;
-                        }
-                        let v = self.row(qkv, row, v_col, l.v_dim);
-                        self.core.table.store_half(v, &mut half[..l.v_dim]);
-                        let values = block.add(l.value_offset(kv_head)).cast::<u16>().add(at * l.v_dim);
-                        std::ptr::copy_nonoverlapping(half.as_ptr(), values, l.v_dim);
+                    rotate(row, k_col, &signs.keys);
+                    rotate(row, v_col, &signs.values);
+                    let position = self.rows[row].position;
+                    for (side, col) in [(&l.keys, k_col), (&l.values, v_col)] {
+                        // SAFETY: only this unit touches the row's head in this stage.
+                        let x = unsafe { self.row(qkv, row, col, side.dim) };
+                        self.store(side, first.span, kv_head, position, x);
                     }
                 }
             }
+        }
+    }
+
+    /// Writes one position of a head as halves: to its block, and to the sinks where it is one.
+    fn store(&self, side: &Side, span: usize, kv_head: usize, position: usize, x: &[f32]) {
+        let mut half = [0u16; MAX_HEAD];
+        let half = &mut half[..side.dim];
+        self.core.table.store_half(x, half);
+        let layout = &self.core.plan.kv;
+        if layout.settings.nudged {
+            half.iter_mut().for_each(|bits| *bits ^= 1);
+        }
+        let block = |place: Place, index: usize| {
+            let id = self.spans[span].tables[place.group][index];
+            self.core.pools[place.group].block(id.0)
+        };
+        let put = |to: *mut u16, at: usize, positions: usize| {
+            // SAFETY: the block is this span's alone, and this layer, head and position of it the calling unit's.
+            unsafe {
+                match side.kind {
+                    SideKind::Keys => {
+                        for (ch, &bits) in half.iter().enumerate() {
+                            *to.add(ch * positions + at) = bits;
+                        }
+                    }
+                    SideKind::Values => {
+                        std::ptr::copy_nonoverlapping(half.as_ptr(), to.add(at * side.dim), side.dim);
+                    }
+                }
+            }
+        };
+        let to = block(side.halves, position / BLOCK_POSITIONS).wrapping_add(side.halves_offset(kv_head));
+        put(to.cast(), position % BLOCK_POSITIONS, BLOCK_POSITIONS);
+        if let Some(Codes { sinks: Some(place), .. }) = side.codes
+            && position < layout.settings.sinks
+        {
+            let to = block(place, 0).wrapping_add(layout.sinks_offset(side, place, kv_head));
+            put(to.cast(), position, layout.settings.stored_sinks());
         }
     }
 }

@@ -163,6 +163,11 @@ impl Lanes for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn shr_each(a: I, counts: I) -> I {
+        // SAFETY: the trait's contract.
+        unsafe { [_mm256_srlv_epi32(a[0], counts[0]), _mm256_srlv_epi32(a[1], counts[1])] }
+    }
+    #[inline(always)]
     unsafe fn dot<const MAX: u32>(w: &[I; 8], x: *const i8, init: I) -> I {
         // SAFETY: the trait's contract.
         unsafe {

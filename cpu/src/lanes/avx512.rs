@@ -130,6 +130,11 @@ macro_rules! common {
             // SAFETY: the trait's contract.
             unsafe { _mm512_srli_epi32::<N>(a) }
         }
+        #[inline(always)]
+        unsafe fn shr_each(a: __m512i, counts: __m512i) -> __m512i {
+            // SAFETY: the trait's contract.
+            unsafe { _mm512_srlv_epi32(a, counts) }
+        }
     };
 }
 

@@ -68,6 +68,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn shl<const N: u32>(a: Self::I) -> Self::I;
     /// 32-bit lanes, zeros shifted in.
     unsafe fn shr<const N: u32>(a: Self::I) -> Self::I;
+    /// 32-bit lanes, each by its own count below 32, zeros shifted in.
+    unsafe fn shr_each(a: Self::I, counts: Self::I) -> Self::I;
     /// 32-bit lanes.
     unsafe fn add_int(a: Self::I, b: Self::I) -> Self::I;
     /// 32-bit lanes.

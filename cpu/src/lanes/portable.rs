@@ -86,6 +86,7 @@ impl Lanes for Portable {
         fn bits_to_float(a: I) -> F = f32::from_bits(a as u32);
         fn and(a: I, b: I) -> I = a & b;
         fn or(a: I, b: I) -> I = a | b;
+        fn shr_each(a: I, counts: I) -> I = (a as u32 >> counts) as i32;
         fn add_int(a: I, b: I) -> I = a.wrapping_add(b);
         fn sub_int(a: I, b: I) -> I = a.wrapping_sub(b);
         fn max_int(a: I, b: I) -> I = a.max(b);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tensor::device::{Device, Executor, LogitRows, OpSink, Span, StepTimes, WeightStore};
-use tensor::kv::{BLOCK_POSITIONS, BlockId};
+use tensor::kv::{BLOCK_POSITIONS, BlockId, GROUP_POSITIONS};
 use tensor::op::Plan;
 
 use crate::{Error, Result};
@@ -62,7 +62,7 @@ impl Driver {
             let most = plan.max_step_tokens.min(plan.max_logit_rows);
             return Err(Error::invalid("sequences of a step", format!("1 to {most}"), sequences));
         }
-        let blocks = plan.kv.blocks_for(most_context.max(BLOCK_POSITIONS) + 1, 1);
+        let blocks = plan.kv.blocks_for(most_context.max(BLOCK_POSITIONS) + 1, GROUP_POSITIONS);
         let pools: Vec<usize> = blocks.iter().map(|n| n * sequences).collect();
         let executor = device.load(Arc::clone(&plan), weights, &pools)?;
         let logits = vec![0.0; sequences * plan.vocab];
@@ -73,10 +73,15 @@ impl Driver {
 
     fn fill(&mut self, pools: &[usize]) -> Result<()> {
         let vocab = self.plan.vocab;
-        let tokens: Vec<u32> = (0..BLOCK_POSITIONS).map(|i| ((i * 7919 + 13) % vocab) as u32).collect();
-        let tables = self.tables(0, BLOCK_POSITIONS);
-        let span = Span { tokens: &tokens, start: 0, tables: &tables, logits: LogitRows::None };
-        self.executor.run(&[span], &mut [])?;
+        // Until the first block is packed, where the cache packs at all and the context goes so far.
+        let all = (self.plan.kv.settings.window + BLOCK_POSITIONS).min(self.most_context).max(BLOCK_POSITIONS);
+        let tokens: Vec<u32> = (0..all).map(|i| ((i * 7919 + 13) % vocab) as u32).collect();
+        for (i, tokens) in tokens.chunks(GROUP_POSITIONS).enumerate() {
+            let start = i * GROUP_POSITIONS;
+            let tables = self.tables(0, start + tokens.len());
+            let span = Span { tokens, start, tables: &tables, logits: LogitRows::None };
+            self.executor.run(&[span], &mut [])?;
+        }
         for (group, &blocks) in pools.iter().enumerate() {
             for to in 1..blocks {
                 self.executor.copy_block(group, BlockId(0), BlockId(to as u32))?;
@@ -88,8 +93,9 @@ impl Driver {
     /// Block tables of a sequence of `len` positions. A window's blocks take turns, as the engine's do.
     fn tables(&self, sequence: usize, len: usize) -> Vec<Vec<BlockId>> {
         let block = |blocks: usize, i: usize| BlockId((sequence * blocks + i % blocks) as u32);
-        let count = len.div_ceil(BLOCK_POSITIONS);
-        self.blocks.iter().map(|&blocks| (0..count).map(|i| block(blocks, i)).collect()).collect()
+        let count = |g: usize| self.plan.kv.table_len(g, len);
+        let table = |(g, &blocks): (usize, &usize)| (0..count(g)).map(|i| block(blocks, i)).collect();
+        self.blocks.iter().enumerate().map(table).collect()
     }
 
     /// The plan.

@@ -128,6 +128,17 @@ impl Reservoir {
         &self.header.table.tensors
     }
 
+    /// A hash over the model's description and every tensor's name, kind and checksum: two packs of the same content have
+    /// the same, whatever they were packed from and when.
+    pub fn content(&self) -> Checksum {
+        let mut hash = Xxh3::new();
+        hash.update(self.model_json().as_bytes());
+        for entry in self.entries() {
+            hash.update(format!("\n{} {:?} {}", entry.name, entry.kind, entry.checksum).as_bytes());
+        }
+        Checksum(hash.digest128())
+    }
+
     /// The tensor of that name.
     pub fn entry(&self, name: &str) -> Option<&Entry> {
         self.by_name.get(name).map(|&i| &self.header.table.tensors[i])

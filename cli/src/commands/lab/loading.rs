@@ -11,8 +11,10 @@ use lab::arms::{Loaded, PlumbArm, Workload};
 use lab::clock::Clock;
 use lab::results::{ModelId, Settings};
 use tensor::device::Device;
+use tensor::kv::KvSettings;
 use tensor::reservoir::Reservoir;
 
+use crate::commands::kv;
 use crate::failure::usage;
 use crate::places::Places;
 use crate::{models, opening};
@@ -23,6 +25,11 @@ pub(crate) const KEYS: &[(&str, &str)] = &[
     ("kernels", "kernel table: portable, avx2, avx512, avx512-bw, avx512-vnni"),
     ("context", "positions that the model is loaded for"),
     ("weights", "shared (a mapping) or private (this process's own memory)"),
+    ("kv", "how keys and values are stored: f16, q8, q6, q5, q4, q3, q2, or KEYS/VALUES"),
+    ("kv-window", "positions that stay unpacked"),
+    ("kv-sinks", "first positions that stay unpacked"),
+    ("kv-rotate", "what is rotated before it is packed: none, keys, values, both"),
+    ("kv-nudged", "yes: every half is stored one unit in the last place off, a control"),
 ];
 
 /// A model whose file is open.
@@ -49,13 +56,13 @@ impl Source {
             .iter()
             .map(|f| f.sha256.clone().unwrap_or_else(|| format!("unhashed-{}-{}", f.size, f.mtime_ns)))
             .collect();
-        ModelId { hash: hashes.join("+"), name: name_of(&self.path), precision: self.precision() }
+        ModelId { hash: hashes.join("+"), name: name_of(&self.path), precision: self.precision(&KvSettings::default()) }
     }
 
-    /// Encodings of weights, activations and cache.
-    pub(crate) fn precision(&self) -> String {
+    /// Encodings of weights, activations and a cache.
+    pub(crate) fn precision(&self, kv: &KvSettings) -> String {
         let weights: Vec<String> = self.opened.bundle.encodings.iter().map(|(e, _)| e.to_string()).collect();
-        format!("{}/int8/kv-f16", weights.join("+"))
+        format!("{}/int8/kv-{}", weights.join("+"), kv.class())
     }
 
     fn weights(&mut self, is_private: bool) -> anyhow::Result<Arc<Reservoir>> {
@@ -106,11 +113,14 @@ impl Source {
         let context = number("context")?.unwrap_or(positions.min(most));
         // A sample forks the sequences that stand at its depth, so that both hold blocks at once.
         let sequences = if keep_prefixes { sequences } else { 2 * sequences };
+        let kv = kv::Flags::from_settings(&|key| settings.get(key).cloned())?.settings(context)?;
+        let kv = KvSettings { nudged: settings.contains_key("kv-nudged"), ..kv };
         let options = LoadOptions {
             context: Some(context),
             sequences,
             keep_prefixes,
             private_weights: weights.is_private(),
+            kv,
             ..LoadOptions::default()
         };
         let is_private = weights.is_private();
@@ -122,8 +132,9 @@ impl Source {
             ("context", model.context().to_string()),
             ("weights", if is_private { "private" } else { "shared" }.to_owned()),
         ];
-        let applied = applied.map(|(key, value)| (key.to_owned(), value)).into();
-        Ok(Loaded { model, applied, precision: self.precision(), notes: Vec::new() })
+        let mut applied: Settings = applied.map(|(key, value)| (key.to_owned(), value)).into();
+        applied.extend(kv_applied(&model.plan().kv.settings));
+        Ok(Loaded { model, applied, precision: self.precision(&kv), notes: Vec::new() })
     }
 
     /// Copies of the model in memory of their own, together at least `bytes`, for the control of residency; at most 32.
@@ -162,6 +173,24 @@ impl Source {
     }
 }
 
+/// What a loaded model's cache says of itself.
+fn kv_applied(kv: &KvSettings) -> Settings {
+    let rotated = match (kv.rotate_keys, kv.rotate_values) {
+        (false, false) => "none",
+        (true, false) => "keys",
+        (false, true) => "values",
+        (true, true) => "both",
+    };
+    let all = [
+        ("kv", kv.to_string()),
+        ("kv-window", kv.window.to_string()),
+        ("kv-sinks", kv.sinks.to_string()),
+        ("kv-rotate", rotated.to_owned()),
+        ("kv-nudged", if kv.nudged { "yes" } else { "no" }.to_owned()),
+    ];
+    all.map(|(key, value)| (key.to_owned(), value)).into()
+}
+
 /// A model's name for people.
 fn name_of(path: &Path) -> String {
     path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
@@ -186,6 +215,10 @@ pub(crate) fn settings(text: &str) -> anyhow::Result<Settings> {
             "threads" | "context" => count(key, value)?.to_string(),
             "kernels" => Isa::from_name(value).map_err(|e| usage(e.to_string()))?.name().to_owned(),
             "weights" if value == "shared" || value == "private" => value.to_owned(),
+            "kv" => value.parse::<KvSettings>().map_err(|e| usage(e.to_string()))?.to_string(),
+            "kv-window" | "kv-sinks" | "kv-rotate" => value.to_owned(),
+            "kv-nudged" if value == "yes" => value.to_owned(),
+            "kv-nudged" => return Err(usage(format!("kv-nudged: expected yes, found {value:?}"))),
             "weights" => return Err(usage(format!("weights: expected shared or private, found {value:?}"))),
             _ => return Err(usage(format!("{key}: no such setting; there are {}", keys()))),
         };

@@ -1,9 +1,13 @@
 //! A conversation on a terminal: what was said stays, and so do its keys and values.
 
-use engine::FinishReason;
+use std::path::Path;
+
+use anyhow::Context;
 use engine::template::Message;
 use engine::tokenizer::Special;
+use engine::{Feed, FinishReason, LogitRows};
 use rustyline::error::ReadlineError;
+use serde::{Deserialize, Serialize};
 
 use super::prompt::Prompter;
 use super::session::{Answer, Session};
@@ -16,11 +20,13 @@ const HELP: &str = "\
 /help    this
 /stats   what the last answer took
 /reset   begin a new conversation
+/save F  keep the conversation, with its keys and values, in a file
+/load F  go on with one that was kept
 /quit    leave (or Ctrl-D)
 Ctrl-C ends an answer. A line that ends with \\ goes on in the next.";
 
 /// What was said, as messages and as the tokens that the model has seen.
-#[derive(Default)]
+#[derive(Default, Serialize, Deserialize)]
 struct Conversation {
     messages: Vec<Message>,
     /// What `tokens` are, in text.
@@ -68,6 +74,15 @@ pub(super) fn run(
                 Some(answer) => report::print(&session, answer),
                 None => note("there was no answer yet"),
             },
+            command if let Some(file) = argument(command, "/save") => {
+                if let Err(error) = save(&mut session, &conversation, file) {
+                    note(format!("plumb: {error:#}"));
+                }
+            }
+            command if let Some(file) = argument(command, "/load") => match load(&mut session, file) {
+                Ok(loaded) => conversation = loaded,
+                Err(error) => note(format!("plumb: {error:#}")),
+            },
             command if command.starts_with('/') && !command.contains(char::is_whitespace) => {
                 note(format!("{command}: no such command; /help lists them"));
             }
@@ -86,6 +101,44 @@ pub(super) fn run(
         let _ = editor.save_history(&places.history);
     }
     Ok(())
+}
+
+/// The file that a command names; `None` for another command, or one without a file.
+fn argument<'a>(line: &'a str, command: &str) -> Option<&'a Path> {
+    let rest = line.strip_prefix(command)?;
+    let file = rest.trim_start();
+    (rest.len() > file.len() && !file.is_empty()).then(|| Path::new(file))
+}
+
+/// Keeps the conversation and what the cache holds of it.
+fn save(session: &mut Session, conversation: &Conversation, file: &Path) -> anyhow::Result<()> {
+    let tokens = match &conversation.tokens[..] {
+        [] => session.tokenizer.encode_chat(&conversation.text)?,
+        tokens => tokens.to_vec(),
+    };
+    // A sequence takes over all but the last of the tokens it is made for.
+    let mut sequence = session.model.sequence(&[&tokens[..], &[0]].concat());
+    if sequence.len() < tokens.len() {
+        let rest = &tokens[sequence.len()..];
+        let feed = Feed { sequence: &mut sequence, tokens: rest, logits: LogitRows::None };
+        session.model.step(&mut [feed], &mut [])?;
+    }
+    let conversation = serde_json::to_string(conversation)?;
+    let model = session.weights.content().to_string();
+    let bytes = session.model.save(&sequence, file, &model, &conversation)?;
+    note(format!("{} tokens, {:.1} MB in {}", tokens.len(), bytes as f64 / 1e6, file.display()));
+    Ok(())
+}
+
+/// The conversation that a file holds; its keys and values are kept as a prefix, which the next turn takes over.
+fn load(session: &mut Session, file: &Path) -> anyhow::Result<Conversation> {
+    let model = session.weights.content().to_string();
+    session.model.forget_prefixes();
+    let (sequence, text) = session.model.load_sequence(file, &model)?;
+    let conversation: Conversation =
+        serde_json::from_str(&text).with_context(|| format!("{}: the conversation", file.display()))?;
+    note(format!("{} tokens from {}", sequence.len(), file.display()));
+    Ok(conversation)
 }
 
 /// What the person types; `None` when they leave.

@@ -74,6 +74,8 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
     #[command(flatten)]
+    kv: super::kv::Flags,
+    #[command(flatten)]
     sampling: sampling::Flags,
 }
 

@@ -21,10 +21,22 @@ pub(super) struct Report<'a> {
     generated_tokens_per_s: f64,
     /// Weights that a step of one token reads.
     weight_bytes_per_token: u64,
+    /// The prepared weights' file, as mapped.
+    weight_file_bytes: u64,
+    /// What building the tokenizer added to the process.
+    tokenizer_bytes: u64,
     /// Of the whole process, at the end.
     resident_bytes: u64,
     /// Those of them that huge pages hold.
     huge_page_bytes: u64,
+    /// Formats, window, sinks and rotation of the KV cache.
+    kv: String,
+    /// What the answer's positions take by the formula.
+    kv_formula_bytes: u64,
+    /// Blocks of the pool in use, those of kept prefixes among them.
+    kv_used_bytes: u64,
+    /// The pool, as reserved; what was never used of it is not resident.
+    kv_pool_bytes: u64,
     seed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
@@ -46,8 +58,14 @@ impl<'a> Report<'a> {
             prompt_tokens_per_s: answer.prompt_rate(),
             generated_tokens_per_s: answer.generation_rate(),
             weight_bytes_per_token: weight_bytes_per_token(session),
+            weight_file_bytes: session.weights.len_bytes(),
+            tokenizer_bytes: session.tokenizer_bytes,
             resident_bytes,
             huge_page_bytes,
+            kv: session.model.plan().kv.settings.class(),
+            kv_formula_bytes: session.model.plan().kv.bytes_held(finished.positions),
+            kv_used_bytes: session.model.cache_use().used_bytes,
+            kv_pool_bytes: session.model.memory().kv_pool_bytes,
             seed: finished.seed,
             fingerprint: finished.fingerprint.as_ref().map(ToString::to_string),
             finish_reason: finished.reason.name(),
@@ -69,6 +87,13 @@ fn residency() -> (u64, u64) {
     (field("Rss"), field("AnonHugePages") + field("ShmemPmdMapped") + field("FilePmdMapped"))
 }
 
+/// Bytes of this process in memory, cheaply; zero where the system does not say.
+pub(super) fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    line.and_then(|l| l.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
 /// Says what the answer took, on standard error.
 pub(super) fn print(session: &Session, answer: &Answer) {
     let finished = &answer.finished;
@@ -79,7 +104,7 @@ pub(super) fn print(session: &Session, answer: &Answer) {
     let pages = session.weights.residency();
     let place = if session.weights.is_private() { "in private memory" } else { "in a shared mapping" };
     let memory = session.model.memory();
-    let (resident, _) = residency();
+    let (resident, huge) = residency();
     let reused = match finished.reused_tokens {
         0 => String::new(),
         n => format!(" ({n} of them kept from before)"),
@@ -126,11 +151,24 @@ pub(super) fn print(session: &Session, answer: &Answer) {
     row(
         "memory",
         format!(
-            "{} resident; KV pool {} for {} tokens; scratch {}",
+            "{} resident, {} of it in huge pages; tokenizer {}, scratch {}",
             mb(resident),
-            mb(memory.kv_pool_bytes),
-            session.model.context(),
+            mb(huge),
+            mb(session.tokenizer_bytes),
             mb(memory.scratch_bytes)
+        ),
+    );
+    let layout = &session.model.plan().kv;
+    row(
+        "cache",
+        format!(
+            "{}; {} by the formula for {} tokens, {} in use; a pool of {} for {} tokens",
+            layout.settings.class(),
+            mb(layout.bytes_held(finished.positions)),
+            finished.positions,
+            mb(session.model.cache_use().used_bytes),
+            mb(memory.kv_pool_bytes),
+            session.model.context()
         ),
     );
     row("sampler", session.chain(finished.seed));

@@ -14,7 +14,7 @@ use engine::{FinishReason, Finished, GenerateOptions, LoadOptions, Model};
 use tensor::device::{Device, DeviceInfo};
 use tensor::reservoir::Reservoir;
 
-use super::{Args, Weights};
+use super::{Args, Weights, report};
 use crate::interrupt::Interrupt;
 use crate::opening;
 use crate::places::Places;
@@ -28,6 +28,8 @@ pub(super) struct Opening {
     pub(super) weights: Arc<Reservoir>,
     pub(super) bundle: ModelBundle,
     pub(super) tokenizer: Tokenizer,
+    /// What building it added to the process.
+    tokenizer_bytes: u64,
     /// The model's own settings.
     pub(super) sampler: SamplerConfig,
     elapsed: Duration,
@@ -38,7 +40,9 @@ impl Opening {
     pub(super) fn start(path: &Path, places: &Places, args: &Args) -> anyhow::Result<Opening> {
         let start = Instant::now();
         let opened = opening::open(path, places)?;
+        let before = report::resident();
         let tokenizer = opened.tokenizer()?;
+        let tokenizer_bytes = report::resident().saturating_sub(before);
         let Opened { mut weights, bundle, .. } = opened;
         if args.weights == Weights::Private && !weights.is_private() {
             weights = Arc::new(weights.to_private()?);
@@ -50,7 +54,7 @@ impl Opening {
                 not_offered.join(", ")
             ));
         }
-        Ok(Opening { weights, bundle, tokenizer, sampler, elapsed: start.elapsed() })
+        Ok(Opening { weights, bundle, tokenizer, tokenizer_bytes, sampler, elapsed: start.elapsed() })
     }
 
     /// Loads the model for a prompt of `prompt` tokens and its answer.
@@ -59,7 +63,13 @@ impl Opening {
         let device = opening::device(args.threads)?;
         let model_context = self.bundle.spec.context;
         let wanted = CONTEXT.max(prompt.saturating_add(args.max_tokens)).min(model_context);
-        let options = LoadOptions { context: Some(args.ctx.unwrap_or(wanted)), ..LoadOptions::default() };
+        let context = args.ctx.unwrap_or(wanted);
+        let options = LoadOptions {
+            context: Some(context),
+            private_weights: self.weights.is_private(),
+            kv: args.kv.settings(context)?,
+            ..LoadOptions::default()
+        };
         let weights = Arc::clone(&self.weights);
         let model = Model::load(&device, self.bundle.spec.clone(), weights, &options)?;
         let sampler = args.sampling.apply(self.sampler, &self.tokenizer)?;
@@ -74,6 +84,7 @@ impl Opening {
         Ok(Session {
             model,
             tokenizer: self.tokenizer,
+            tokenizer_bytes: self.tokenizer_bytes,
             weights: self.weights,
             bundle: self.bundle,
             device: device.info(),
@@ -88,6 +99,8 @@ impl Opening {
 pub(super) struct Session {
     pub(super) model: Model,
     pub(super) tokenizer: Tokenizer,
+    /// What building it added to the process.
+    pub(super) tokenizer_bytes: u64,
     pub(super) weights: Arc<Reservoir>,
     pub(super) bundle: ModelBundle,
     pub(super) device: DeviceInfo,

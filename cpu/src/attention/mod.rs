@@ -8,10 +8,17 @@
 //! fold: M = max(m₁, m₂), a = exp(m₁ − M), b = exp(m₂ − M), s = fma(s₁, a, s₂·b), o = fma(o₁, a, o₂·b)
 //! ```
 //!
+//! `packed` says what of this differs where half a tile is codes, and `store` writes the codes.
+//!
 //! Departures from the plain loops:
 //! 1. up to [`Lanes::SCORE_ROWS`] query rows advance together and share each key and value that is loaded;
 //! 2. many rows (a prompt) first widen the tile to f32 once; the values are the same, so the bits are.
 #![allow(clippy::needless_range_loop)] // indices run over several arrays at once
+
+pub(crate) mod packed;
+pub(crate) mod store;
+
+use std::marker::PhantomData;
 
 use crate::lanes::Lanes;
 use crate::math;
@@ -41,17 +48,51 @@ pub(crate) const fn state_len(v_dim: usize) -> usize {
 pub(crate) struct TileArgs {
     pub(crate) rows: *const QueryRow,
     pub(crate) count: usize,
-    /// f16 `[k_dim][64]`.
-    pub(crate) keys: *const u16,
-    /// f16 `[64][v_dim]`.
-    pub(crate) values: *const u16,
+    /// Both halves of the tile: f16 `[k_dim][64]` or packed groups.
+    pub(crate) keys: [Half; 2],
+    /// Both halves of the tile: f16 `[64][v_dim]` or packed groups.
+    pub(crate) values: [Half; 2],
+    /// Positions of the tile that are sinks, where its first half is packed.
+    pub(crate) sinks: Sinks,
     pub(crate) k_dim: usize,
     pub(crate) v_dim: usize,
     pub(crate) scale: f32,
     /// 0 for none.
     pub(crate) softcap: f32,
-    /// f32 `[(k_dim + v_dim)·64 + 4·state_len]`.
+    /// f32 `[(k_dim + v_dim)·64 + 4·state_len + 4·k_dim]`.
     pub(crate) scratch: *mut f32,
+}
+
+/// Where one half of a tile lies.
+#[derive(Clone, Copy)]
+pub(crate) struct Half {
+    /// The tile's f16, or this half's packed group.
+    pub(crate) ptr: *const u8,
+    /// Bits of a code; 0 for f16.
+    pub(crate) bits: u32,
+}
+
+/// The sinks of a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Sinks {
+    /// How many; 0 for none.
+    pub(crate) count: usize,
+    /// Positions stored, a multiple of 16.
+    pub(crate) stored: usize,
+    /// f16 `[k_dim][stored]`; null where the keys' first half is f16.
+    pub(crate) keys: *const u16,
+    /// f16 `[stored][v_dim]`; null where the values' first half is f16.
+    pub(crate) values: *const u16,
+}
+
+impl Sinks {
+    pub(crate) const NONE: Sinks =
+        Sinks { count: 0, stored: 0, keys: std::ptr::null(), values: std::ptr::null() };
+}
+
+/// f32 elements of a thread's scratch that a tile uses.
+pub(crate) const fn scratch_len(k_dim: usize, v_dim: usize) -> usize {
+    (k_dim + v_dim) * TILE + 4 * state_len(v_dim) + 4 * k_dim
 }
 
 /// # Safety
@@ -61,31 +102,101 @@ pub(crate) unsafe fn tile<S: Lanes>(a: TileArgs) {
     // SAFETY: as the caller vouches.
     unsafe {
         // Widening costs as much as two uses of the tile.
-        if a.count > 2 * S::SCORE_ROWS.max(2) {
-            let (keys, values) = (a.scratch, a.scratch.add(a.k_dim * TILE));
-            for i in (0..a.k_dim * TILE).step_by(16) {
-                S::store(keys.add(i), S::load_f16(a.keys.add(i)));
+        let wide = a.count > 2 * S::SCORE_ROWS.max(2);
+        let is_packed = a.keys.iter().chain(&a.values).any(|h| h.bits > 0);
+        match (is_packed, wide) {
+            (false, true) => {
+                let (keys, values) = widened(a);
+                widen_keys::<S>(a.keys[0].ptr, keys, a.k_dim);
+                // Only positions that some row sees hold anything.
+                widen::<S>(a.values[0].ptr, values, a.v_dim * positions_seen(a));
+                row_blocks::<S, Plain<Wide>>(a);
             }
-            // Only positions that some row sees hold anything.
-            let seen = (0..a.count).fold(0, |m, r| m.max((*a.rows.add(r)).hi as usize));
-            for i in (0..a.v_dim * seen).step_by(16) {
-                S::store(values.add(i), S::load_f16(a.values.add(i)));
+            (false, false) => row_blocks::<S, Plain<Halves>>(a),
+            (true, true) => {
+                packed::widen::<S>(a);
+                row_blocks::<S, packed::Packed<true>>(a);
             }
-            row_blocks::<S, Wide>(a, keys.cast(), values.cast());
-        } else {
-            row_blocks::<S, Half>(a, a.keys.cast(), a.values.cast());
+            (true, false) => row_blocks::<S, packed::Packed<false>>(a),
+        }
+    }
+}
+
+/// Where the tile's keys and values are widened to.
+#[inline(always)]
+fn widened(a: TileArgs) -> (*mut f32, *mut f32) {
+    (a.scratch, a.scratch.wrapping_add(a.k_dim * TILE))
+}
+
+/// One more than the last position that some row sees.
+#[inline(always)]
+unsafe fn positions_seen(a: TileArgs) -> usize {
+    // SAFETY: `count` rows.
+    unsafe { (0..a.count).fold(0, |m, r| m.max((*a.rows.add(r)).hi as usize)) }
+}
+
+/// f16 to f32, a multiple of 16.
+#[inline(always)]
+unsafe fn widen<S: Lanes>(from: *const u8, to: *mut f32, len: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        for i in (0..len).step_by(16) {
+            S::store(to.add(i), S::load_f16(from.cast::<u16>().add(i)));
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn widen_keys<S: Lanes>(from: *const u8, to: *mut f32, k_dim: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe { widen::<S>(from, to, k_dim * TILE) }
+}
+
+/// Weights of R rows on the tile's positions, and the positions that each sees.
+struct Weights<const R: usize> {
+    p: [[f32; TILE]; R],
+    seen: [(usize, usize); R],
+}
+
+/// The two products of a tile, by how it is stored.
+trait Stored {
+    /// Scores of all 64 positions, neither scaled nor capped; those a row does not see mean nothing.
+    unsafe fn scores<S: Lanes, const R: usize>(a: TileArgs, q: [*const f32; R]) -> [[S::F; 4]; R];
+    /// Σ p·value over the positions that each of R rows sees, to `out` at [`state_len`].
+    unsafe fn weighted<S: Lanes, const R: usize>(a: TileArgs, w: &Weights<R>, out: *mut f32);
+}
+
+/// All of the tile is f16, or widened to f32.
+struct Plain<E>(PhantomData<E>);
+
+impl<E: Element> Stored for Plain<E> {
+    #[inline(always)]
+    unsafe fn scores<S: Lanes, const R: usize>(a: TileArgs, q: [*const f32; R]) -> [[S::F; 4]; R] {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            scores::<S, E, R>(a.k_dim, q, if E::BYTES == 2 { a.keys[0].ptr } else { widened(a).0.cast() })
+        }
+    }
+    #[inline(always)]
+    unsafe fn weighted<S: Lanes, const R: usize>(a: TileArgs, w: &Weights<R>, out: *mut f32) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let values = if E::BYTES == 2 { a.values[0].ptr } else { widened(a).1.cast() };
+            weighted::<S, E, R>(a.v_dim, w, values, out);
         }
     }
 }
 
 /// How tile elements are stored.
-trait Element {
+trait Element: Copy {
     const BYTES: usize;
     unsafe fn load<S: Lanes>(p: *const u8) -> S::F;
 }
-struct Half;
+#[derive(Clone, Copy)]
+struct Halves;
+#[derive(Clone, Copy)]
 struct Wide;
-impl Element for Half {
+impl Element for Halves {
     const BYTES: usize = 2;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u8) -> S::F {
@@ -103,7 +214,7 @@ impl Element for Wide {
 }
 
 #[inline(always)]
-unsafe fn row_blocks<S: Lanes, E: Element>(a: TileArgs, keys: *const u8, values: *const u8) {
+unsafe fn row_blocks<S: Lanes, T: Stored>(a: TileArgs) {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut r = 0;
@@ -111,10 +222,10 @@ unsafe fn row_blocks<S: Lanes, E: Element>(a: TileArgs, keys: *const u8, values:
             let n = (a.count - r).min(S::SCORE_ROWS);
             let rows = a.rows.add(r);
             match n {
-                4 => block::<S, E, 4>(a, rows, keys, values),
-                3 => block::<S, E, 3>(a, rows, keys, values),
-                2 => block::<S, E, 2>(a, rows, keys, values),
-                _ => block::<S, E, 1>(a, rows, keys, values),
+                4 => block::<S, T, 4>(a, rows),
+                3 => block::<S, T, 3>(a, rows),
+                2 => block::<S, T, 2>(a, rows),
+                _ => block::<S, T, 1>(a, rows),
             }
             r += n;
         }
@@ -123,25 +234,31 @@ unsafe fn row_blocks<S: Lanes, E: Element>(a: TileArgs, keys: *const u8, values:
 
 /// R query rows over the tile.
 #[inline(always)]
-unsafe fn block<S: Lanes, E: Element, const R: usize>(
-    a: TileArgs,
-    rows: *const QueryRow,
-    keys: *const u8,
-    values: *const u8,
-) {
+unsafe fn block<S: Lanes, T: Stored, const R: usize>(a: TileArgs, rows: *const QueryRow) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let mut s = scores::<S, E, R>(a, rows, keys);
-        let mut p = [[0.0f32; TILE]; R];
+        let mut q = [std::ptr::null::<f32>(); R];
+        for (r, q) in q.iter_mut().enumerate() {
+            *q = (*rows.add(r)).q;
+        }
+        let mut s = T::scores::<S, R>(a, q);
+        for s in &mut s {
+            for s in s {
+                *s = S::mul(*s, S::splat(a.scale));
+                if a.softcap != 0.0 {
+                    *s = math::soft_cap::<S>(*s, a.softcap);
+                }
+            }
+        }
+        let mut w = Weights { p: [[0.0f32; TILE]; R], seen: [(0, 0); R] };
         let out = a.scratch.add((a.k_dim + a.v_dim) * TILE);
         let stride = state_len(a.v_dim);
-        let mut seen = [(0, 0); R];
         let mut m = [0.0; R];
         for r in 0..R {
             let (lo, hi) = ((*rows.add(r)).lo as usize, (*rows.add(r)).hi as usize);
-            seen[r] = (lo, hi);
+            w.seen[r] = (lo, hi);
             if lo > 0 || hi < TILE {
-                let p = p[r].as_mut_ptr();
+                let p = w.p[r].as_mut_ptr();
                 for i in 0..4 {
                     S::store(p.add(16 * i), s[r][i]);
                 }
@@ -160,7 +277,7 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
         for i in 0..4 {
             for r in 0..R {
                 let e = math::exp::<S>(S::sub(s[r][i], S::splat(m[r])));
-                S::store(p[r].as_mut_ptr().add(16 * i), e);
+                S::store(w.p[r].as_mut_ptr().add(16 * i), e);
                 sum[r] = if i == 0 { e } else { S::add(sum[r], e) };
             }
         }
@@ -168,7 +285,7 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
             *out.add(r * stride + a.v_dim) = m[r];
             *out.add(r * stride + a.v_dim + 1) = math::tree_sum(math::lanes::<S>(sum[r]));
         }
-        weighted::<S, E, R>(a, &p, &seen, values, out);
+        T::weighted::<S, R>(a, &w, out);
         // The folds' two factors of every row come from one exponential.
         let mut below = [0.0f32; 16];
         for r in 0..R {
@@ -193,21 +310,17 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
     }
 }
 
-/// Scaled and capped scores of all 64 positions; those a row does not see mean nothing yet.
+/// Scores of all 64 positions.
 #[inline(always)]
 unsafe fn scores<S: Lanes, E: Element, const R: usize>(
-    a: TileArgs,
-    rows: *const QueryRow,
+    k_dim: usize,
+    q: [*const f32; R],
     keys: *const u8,
 ) -> [[S::F; 4]; R] {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut acc = [[S::splat(0.0); 4]; R];
-        let mut q = [std::ptr::null::<f32>(); R];
-        for (r, q) in q.iter_mut().enumerate() {
-            *q = (*rows.add(r)).q;
-        }
-        for ch in 0..a.k_dim {
+        for ch in 0..k_dim {
             let key = keys.add(ch * TILE * E::BYTES);
             let k: [S::F; 4] = [
                 E::load::<S>(key),
@@ -222,14 +335,6 @@ unsafe fn scores<S: Lanes, E: Element, const R: usize>(
                 }
             }
         }
-        for acc in &mut acc {
-            for acc in acc {
-                *acc = S::mul(*acc, S::splat(a.scale));
-                if a.softcap != 0.0 {
-                    *acc = math::soft_cap::<S>(*acc, a.softcap);
-                }
-            }
-        }
         acc
     }
 }
@@ -237,36 +342,83 @@ unsafe fn scores<S: Lanes, E: Element, const R: usize>(
 /// Σ p·value over the positions that each of R rows sees.
 #[inline(always)]
 unsafe fn weighted<S: Lanes, E: Element, const R: usize>(
-    a: TileArgs,
-    p: &[[f32; TILE]; R],
-    seen: &[(usize, usize); R],
+    v_dim: usize,
+    w: &Weights<R>,
     values: *const u8,
     out: *mut f32,
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut ch = 0;
-        while ch + 64 <= a.v_dim {
-            channels::<S, E, R, 4>(a, p, seen, values, out, ch);
+        while ch + 64 <= v_dim {
+            channels::<S, E, R, 4>(v_dim, w, values, out, ch);
             ch += 64;
         }
-        while ch < a.v_dim {
-            channels::<S, E, R, 1>(a, p, seen, values, out, ch);
+        while ch < v_dim {
+            channels::<S, E, R, 1>(v_dim, w, values, out, ch);
             ch += 16;
         }
     }
 }
 
-/// 16·C channels from ch. The positions that all rows see load each value once; what a row sees before and behind
-/// them (the edges of a prompt's triangle) follows in its own order.
+/// 16·C channels from ch of the whole tile.
 #[inline(always)]
 unsafe fn channels<S: Lanes, E: Element, const R: usize, const C: usize>(
-    a: TileArgs,
-    p: &[[f32; TILE]; R],
-    seen: &[(usize, usize); R],
+    v_dim: usize,
+    w: &Weights<R>,
     values: *const u8,
     out: *mut f32,
     ch: usize,
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut acc = [[S::splat(0.0); C]; R];
+        let rows = Row::<E> { values: values.add(ch * E::BYTES), stride: v_dim * E::BYTES, of: PhantomData };
+        add_values::<S, Row<E>, R, C>(w.p.each_ref().map(|p| p.as_ptr()), &w.seen, rows, &mut acc);
+        for (r, acc) in acc.iter().enumerate() {
+            for (i, &acc) in acc.iter().enumerate() {
+                S::store(out.add(r * state_len(v_dim) + ch + 16 * i), acc);
+            }
+        }
+    }
+}
+
+/// Gives 16·C channels of a position's values, or of their codes.
+trait Loads: Copy {
+    unsafe fn load<S: Lanes, const C: usize>(self, pos: usize) -> [S::F; C];
+}
+
+/// Values as they are, `[position][channel]`.
+#[derive(Clone, Copy)]
+struct Row<E> {
+    values: *const u8,
+    /// Bytes from one position to the next.
+    stride: usize,
+    of: PhantomData<E>,
+}
+
+impl<E: Element> Loads for Row<E> {
+    #[inline(always)]
+    unsafe fn load<S: Lanes, const C: usize>(self, pos: usize) -> [S::F; C] {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let mut v = [S::splat(0.0); C];
+            for (i, v) in v.iter_mut().enumerate() {
+                *v = E::load::<S>(self.values.add(pos * self.stride + 16 * i * E::BYTES));
+            }
+            v
+        }
+    }
+}
+
+/// acc += Σ weight·value over the positions that each row sees, in their order. Those that all rows see load each value
+/// once; what a row sees before and behind them (the edges of a prompt's triangle) goes by itself.
+#[inline(always)]
+unsafe fn add_values<S: Lanes, L: Loads, const R: usize, const C: usize>(
+    weights: [*const f32; R],
+    seen: &[(usize, usize); R],
+    values: L,
+    acc: &mut [[S::F; C]; R],
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
@@ -276,20 +428,15 @@ unsafe fn channels<S: Lanes, E: Element, const R: usize, const C: usize>(
         }
         // Rows that share nothing go one after the other.
         hi = hi.max(lo);
-        let mut acc = [[S::splat(0.0); C]; R];
         for (r, acc) in acc.iter_mut().enumerate() {
             for pos in seen[r].0..lo.min(seen[r].1) {
-                add_value::<S, E, C>(a, p[r][pos], values, pos, ch, acc);
+                add_value::<S, L, C>(*weights[r].add(pos), values, pos, acc);
             }
         }
         for pos in lo..hi {
-            let value = values.add((pos * a.v_dim + ch) * E::BYTES);
-            let mut v = [S::splat(0.0); C];
-            for (i, v) in v.iter_mut().enumerate() {
-                *v = E::load::<S>(value.add(16 * i * E::BYTES));
-            }
+            let v = values.load::<S, C>(pos);
             for (r, acc) in acc.iter_mut().enumerate() {
-                let w = S::splat(p[r][pos]);
+                let w = S::splat(*weights[r].add(pos));
                 for (i, acc) in acc.iter_mut().enumerate() {
                     *acc = S::fma(w, v[i], *acc);
                 }
@@ -297,32 +444,20 @@ unsafe fn channels<S: Lanes, E: Element, const R: usize, const C: usize>(
         }
         for (r, acc) in acc.iter_mut().enumerate() {
             for pos in hi.max(seen[r].0)..seen[r].1 {
-                add_value::<S, E, C>(a, p[r][pos], values, pos, ch, acc);
-            }
-        }
-        for (r, acc) in acc.iter().enumerate() {
-            for (i, &acc) in acc.iter().enumerate() {
-                S::store(out.add(r * state_len(a.v_dim) + ch + 16 * i), acc);
+                add_value::<S, L, C>(*weights[r].add(pos), values, pos, acc);
             }
         }
     }
 }
 
-/// acc += w·value of one position.
+/// acc += weight·value of one position.
 #[inline(always)]
-unsafe fn add_value<S: Lanes, E: Element, const C: usize>(
-    a: TileArgs,
-    w: f32,
-    values: *const u8,
-    pos: usize,
-    ch: usize,
-    acc: &mut [S::F; C],
-) {
+unsafe fn add_value<S: Lanes, L: Loads, const C: usize>(w: f32, values: L, pos: usize, acc: &mut [S::F; C]) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let value = values.add((pos * a.v_dim + ch) * E::BYTES);
+        let v = values.load::<S, C>(pos);
         for (i, acc) in acc.iter_mut().enumerate() {
-            *acc = S::fma(S::splat(w), E::load::<S>(value.add(16 * i * E::BYTES)), *acc);
+            *acc = S::fma(S::splat(w), v[i], *acc);
         }
     }
 }
