@@ -138,6 +138,183 @@ macro_rules! common {
     };
 }
 
+/// Group g's 16-bit pair products of both panels with the column, to p and q.
+macro_rules! first {
+    ($g:literal, $p:literal, $q:literal) => {
+        concat!(
+            "vpbroadcastd {t}, dword ptr [{x} + 4 * ",
+            $g,
+            "]\n",
+            "vpmaddubsw {",
+            $p,
+            "}, {a",
+            $g,
+            "}, {t}\n",
+            "vpmaddubsw {",
+            $q,
+            "}, {b",
+            $g,
+            "}, {t}\n",
+        )
+    };
+}
+
+/// The same, added to p and q.
+macro_rules! next {
+    ($g:literal, $p:literal, $q:literal) => {
+        concat!(
+            "vpbroadcastd {t}, dword ptr [{x} + 4 * ",
+            $g,
+            "]\n",
+            "vpmaddubsw {u}, {a",
+            $g,
+            "}, {t}\n",
+            "vpmaddubsw {t}, {b",
+            $g,
+            "}, {t}\n",
+            "vpaddw {",
+            $p,
+            "}, {",
+            $p,
+            "}, {u}\n",
+            "vpaddw {",
+            $q,
+            "}, {",
+            $q,
+            "}, {t}\n",
+        )
+    };
+}
+
+/// Pairs of p and q times the factors, summed to 32 bits.
+macro_rules! widened {
+    ($p:literal, $by_p:literal, $q:literal, $by_q:literal) => {
+        concat!(
+            "vpmaddwd {",
+            $p,
+            "}, {",
+            $p,
+            "}, {",
+            $by_p,
+            "}\n",
+            "vpmaddwd {",
+            $q,
+            "}, {",
+            $q,
+            "}, {",
+            $by_q,
+            "}\n",
+        )
+    };
+}
+
+/// Two panels' products with one column, written out: compilers copy registers here, a fifth of the loop's instructions,
+/// where the processor's front end is what limits it. The temporaries have names because the compiler misprints the upper
+/// sixteen registers where an output is discarded.
+macro_rules! two_panels {
+    ($a:ident, $b:ident, $x:ident, $($line:expr),*; $($operands:tt)*) => {{
+        let (p, q, _r, _s, _t, _u): (__m512i, __m512i, __m512i, __m512i, __m512i, __m512i);
+        std::arch::asm!(
+            $($line,)*
+            x = in(reg) $x,
+            a0 = in(zmm_reg) $a[0], a1 = in(zmm_reg) $a[1], a2 = in(zmm_reg) $a[2], a3 = in(zmm_reg) $a[3],
+            a4 = in(zmm_reg) $a[4], a5 = in(zmm_reg) $a[5], a6 = in(zmm_reg) $a[6], a7 = in(zmm_reg) $a[7],
+            b0 = in(zmm_reg) $b[0], b1 = in(zmm_reg) $b[1], b2 = in(zmm_reg) $b[2], b3 = in(zmm_reg) $b[3],
+            b4 = in(zmm_reg) $b[4], b5 = in(zmm_reg) $b[5], b6 = in(zmm_reg) $b[6], b7 = in(zmm_reg) $b[7],
+            p = out(zmm_reg) p, q = out(zmm_reg) q, r = out(zmm_reg) _r, s = out(zmm_reg) _s,
+            t = out(zmm_reg) _t, u = out(zmm_reg) _u,
+            $($operands)*
+            options(pure, readonly, nostack, preserves_flags),
+        );
+        [p, q]
+    }};
+}
+
+/// Σ code·x of two panels with codes up to 15: 8·2·15·127 = 30,480 fits 16 bits.
+///
+/// # Safety
+/// AVX-512BW; 32 bytes at x.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn dots_to_15(a: &[__m512i; 8], b: &[__m512i; 8], x: *const i8) -> [__m512i; 2] {
+    // SAFETY: reads 32 bytes at x, and writes registers that it names.
+    unsafe {
+        two_panels!(
+            a, b, x,
+            first!("0", "p", "q"), next!("1", "p", "q"), next!("2", "p", "q"), next!("3", "p", "q"),
+            next!("4", "p", "q"), next!("5", "p", "q"), next!("6", "p", "q"), next!("7", "p", "q"),
+            widened!("p", "ones", "q", "ones"),
+            "/* {r} {s} */";
+            ones = in(zmm_reg) _mm512_set1_epi16(1),
+        )
+    }
+}
+
+/// Σ code·x of two panels with codes up to 31: 4·2·31·127 = 31,496 fits 16 bits.
+///
+/// # Safety
+/// AVX-512BW; 32 bytes at x.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn dots_to_31(a: &[__m512i; 8], b: &[__m512i; 8], x: *const i8) -> [__m512i; 2] {
+    // SAFETY: reads 32 bytes at x, and writes registers that it names.
+    unsafe {
+        two_panels!(
+            a, b, x,
+            first!("0", "p", "q"), next!("1", "p", "q"), next!("2", "p", "q"), next!("3", "p", "q"),
+            widened!("p", "ones", "q", "ones"),
+            first!("4", "r", "s"), next!("5", "r", "s"), next!("6", "r", "s"), next!("7", "r", "s"),
+            widened!("r", "ones", "s", "ones"),
+            "vpaddd {p}, {p}, {r}", "vpaddd {q}, {q}, {s}";
+            ones = in(zmm_reg) _mm512_set1_epi16(1),
+        )
+    }
+}
+
+/// The halves' sums of two panels with codes up to 63, times each lane's pair of scales: 2·2·63·127 = 32,004 fits 16 bits.
+///
+/// # Safety
+/// AVX-512BW; 32 bytes at x.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn scaled_halves_to_63(
+    a: &[__m512i; 8],
+    b: &[__m512i; 8],
+    x: *const i8,
+    of_a: [__m512i; 2],
+    of_b: [__m512i; 2],
+) -> [__m512i; 2] {
+    // SAFETY: reads 32 bytes at x, and writes registers that it names.
+    unsafe {
+        two_panels!(
+            a, b, x,
+            first!("0", "p", "q"), next!("1", "p", "q"), widened!("p", "a_low", "q", "b_low"),
+            first!("2", "r", "s"), next!("3", "r", "s"), widened!("r", "a_low", "s", "b_low"),
+            "vpaddd {p}, {p}, {r}", "vpaddd {q}, {q}, {s}",
+            first!("4", "r", "s"), next!("5", "r", "s"), widened!("r", "a_high", "s", "b_high"),
+            "vpaddd {p}, {p}, {r}", "vpaddd {q}, {q}, {s}",
+            first!("6", "r", "s"), next!("7", "r", "s"), widened!("r", "a_high", "s", "b_high"),
+            "vpaddd {p}, {p}, {r}", "vpaddd {q}, {q}, {s}";
+            a_low = in(zmm_reg) of_a[0], a_high = in(zmm_reg) of_a[1],
+            b_low = in(zmm_reg) of_b[0], b_high = in(zmm_reg) of_b[1],
+        )
+    }
+}
+
+/// Each lane's pair of 16-bit scales, the first in both places, and the second.
+#[inline(always)]
+unsafe fn doubled(scales: __m512i) -> [__m512i; 2] {
+    // SAFETY: the trait's contract.
+    unsafe {
+        let low = _mm512_and_si512(scales, _mm512_set1_epi32(0xffff));
+        let high = _mm512_srli_epi32::<16>(scales);
+        [
+            _mm512_or_si512(low, _mm512_slli_epi32::<16>(low)),
+            _mm512_or_si512(high, _mm512_slli_epi32::<16>(high)),
+        ]
+    }
+}
+
 impl Lanes for Avx512 {
     common!();
     /// Low nibbles, then high nibbles, of w + 128: 33 instructions a product, where masked signs or 16-bit widening
@@ -159,13 +336,37 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn dot_pair<const MAX: u32>(
+        a: &[__m512i; 8],
+        b: &[__m512i; 8],
+        x: *const i8,
+        init: __m512i,
+    ) -> [__m512i; 2] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [p, q] = match MAX {
+                0..=15 => dots_to_15(a, b, x),
+                16..=31 => dots_to_31(a, b, x),
+                _ => return [Self::dot::<MAX>(a, x, init), Self::dot::<MAX>(b, x, init)],
+            };
+            [_mm512_add_epi32(init, p), _mm512_add_epi32(init, q)]
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_halves_pair<const MAX: u32>(
+        a: &[__m512i; 8],
+        b: &[__m512i; 8],
+        x: *const i8,
+        scales: [__m512i; 2],
+    ) -> [__m512i; 2] {
+        // SAFETY: the trait's contract.
+        unsafe { scaled_halves_to_63(a, b, x, doubled(scales[0]), doubled(scales[1])) }
+    }
+    #[inline(always)]
     unsafe fn dot_halves<const MAX: u32>(w: &[__m512i; 8], x: *const i8, scales: __m512i) -> __m512i {
         // SAFETY: the trait's contract.
         unsafe {
-            let low = _mm512_and_si512(scales, _mm512_set1_epi32(0xffff));
-            let s0 = _mm512_or_si512(low, _mm512_slli_epi32::<16>(low));
-            let high = _mm512_srli_epi32::<16>(scales);
-            let s1 = _mm512_or_si512(high, _mm512_slli_epi32::<16>(high));
+            let [s0, s1] = doubled(scales);
             _mm512_add_epi32(half_dot::<0, MAX>(w, x, s0), half_dot::<4, MAX>(w, x, s1))
         }
     }

@@ -94,8 +94,30 @@ pub(crate) trait Lanes: Copy + 'static {
     /// init + Σ over the eight groups g and four bytes i of `w[g]·x[4g + i]`, exactly; w unsigned, at most MAX, which is
     /// 3, 7, 15, 31 or 63, x within ±127. 32 bytes at x.
     unsafe fn dot<const MAX: u32>(w: &[Self::I; 8], x: *const i8, init: Self::I) -> Self::I;
+    /// [`Lanes::dot`] of two panels with one column.
+    #[inline(always)]
+    unsafe fn dot_pair<const MAX: u32>(
+        a: &[Self::I; 8],
+        b: &[Self::I; 8],
+        x: *const i8,
+        init: Self::I,
+    ) -> [Self::I; 2] {
+        // SAFETY: handed on.
+        unsafe { [Self::dot::<MAX>(a, x, init), Self::dot::<MAX>(b, x, init)] }
+    }
     /// s₀·(first four groups' dot) + s₁·(last four groups' dot), exactly, (s₀, s₁) being each lane's 16-bit pair.
     unsafe fn dot_halves<const MAX: u32>(w: &[Self::I; 8], x: *const i8, scales: Self::I) -> Self::I;
+    /// [`Lanes::dot_halves`] of two panels with one column.
+    #[inline(always)]
+    unsafe fn dot_halves_pair<const MAX: u32>(
+        a: &[Self::I; 8],
+        b: &[Self::I; 8],
+        x: *const i8,
+        scales: [Self::I; 2],
+    ) -> [Self::I; 2] {
+        // SAFETY: handed on.
+        unsafe { [Self::dot_halves::<MAX>(a, x, scales[0]), Self::dot_halves::<MAX>(b, x, scales[1])] }
+    }
     /// Prepares signed bytes for [`Lanes::dot_bytes`].
     unsafe fn prepare_bytes(w: &[Self::I; 8]) -> Self::Bytes;
     /// Σ of signed `w[g]·x[4g + i]`, exactly. `neg_sum` is −Σx in every lane. 32 bytes at x.

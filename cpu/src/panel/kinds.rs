@@ -41,6 +41,16 @@ pub(crate) trait Encoded {
     /// The exact integers of one column's terms.
     type Dots<S: Lanes>: Copy;
     unsafe fn dots<S: Lanes>(w: &Self::W<S>, x: *const XBlock) -> Self::Dots<S>;
+    /// The same of two sub-blocks.
+    #[inline(always)]
+    unsafe fn dots_pair<S: Lanes>(
+        one: &Self::W<S>,
+        two: &Self::W<S>,
+        x: *const XBlock,
+    ) -> [Self::Dots<S>; 2] {
+        // SAFETY: handed on.
+        unsafe { [Self::dots(one, x), Self::dots(two, x)] }
+    }
     /// The terms, scaled and added to acc. Apart from the integers so that a product can have several columns' dots
     /// under way before it needs the first.
     unsafe fn add<S: Lanes>(w: &Self::W<S>, dots: Self::Dots<S>, x: *const XBlock, acc: S::F) -> S::F;
@@ -221,6 +231,18 @@ macro_rules! offset {
                 }
             }
             #[inline(always)]
+            unsafe fn dots_pair<S: Lanes>(
+                (one, _): &Self::W<S>,
+                (two, _): &Self::W<S>,
+                x: *const XBlock,
+            ) -> [S::I; 2] {
+                // SAFETY: the trait's contract.
+                unsafe {
+                    let offset = S::shl::<$log2_offset>(S::splat_int((*x).neg_sum));
+                    S::dot_pair::<$max>(one, two, (*x).codes.as_ptr(), offset)
+                }
+            }
+            #[inline(always)]
             unsafe fn add<S: Lanes>((_, d): &Self::W<S>, i: S::I, x: *const XBlock, acc: S::F) -> S::F {
                 // SAFETY: the trait's contract.
                 unsafe { scaled_term::<S>(i, *d, x, acc) }
@@ -251,6 +273,15 @@ macro_rules! minimum {
             unsafe fn dots<S: Lanes>((q, ..): &Self::W<S>, x: *const XBlock) -> S::I {
                 // SAFETY: the trait's contract.
                 unsafe { S::dot::<$max>(q, (*x).codes.as_ptr(), S::splat_int(0)) }
+            }
+            #[inline(always)]
+            unsafe fn dots_pair<S: Lanes>(
+                (one, ..): &Self::W<S>,
+                (two, ..): &Self::W<S>,
+                x: *const XBlock,
+            ) -> [S::I; 2] {
+                // SAFETY: the trait's contract.
+                unsafe { S::dot_pair::<$max>(one, two, (*x).codes.as_ptr(), S::splat_int(0)) }
             }
             #[inline(always)]
             unsafe fn add<S: Lanes>((_, d, m): &Self::W<S>, i: S::I, x: *const XBlock, acc: S::F) -> S::F {
@@ -355,6 +386,22 @@ macro_rules! halves {
                     let i = S::dot_halves::<$max>(q, (*x).codes.as_ptr(), *a);
                     let offset = S::mul_pairs(*a, splat_pair::<S>((*x).half_sums));
                     S::sub_int(i, S::shl::<$log2_offset>(offset))
+                }
+            }
+            #[inline(always)]
+            unsafe fn dots_pair<S: Lanes>(
+                (one, a, _): &Self::W<S>,
+                (two, b, _): &Self::W<S>,
+                x: *const XBlock,
+            ) -> [S::I; 2] {
+                // SAFETY: the trait's contract.
+                unsafe {
+                    let [i, j] = S::dot_halves_pair::<$max>(one, two, (*x).codes.as_ptr(), [*a, *b]);
+                    let sums = splat_pair::<S>((*x).half_sums);
+                    [
+                        S::sub_int(i, S::shl::<$log2_offset>(S::mul_pairs(*a, sums))),
+                        S::sub_int(j, S::shl::<$log2_offset>(S::mul_pairs(*b, sums))),
+                    ]
                 }
             }
             #[inline(always)]

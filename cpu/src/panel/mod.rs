@@ -218,10 +218,8 @@ unsafe fn terms<S: Lanes, E: Encoded, const P: usize, const C: usize>(
     // SAFETY: the caller's contract: C columns at x, and of P panels at acc.
     unsafe {
         let y = x.add(C - 1);
-        let d0 = E::dots::<S>(one, x);
-        let d1 = if P == 2 { E::dots::<S>(two, x) } else { d0 };
-        let d2 = if C == 2 { E::dots::<S>(one, y) } else { d0 };
-        let d3 = if P == 2 && C == 2 { E::dots::<S>(two, y) } else { d0 };
+        let [d0, d1] = dots::<S, E, P>(one, two, x);
+        let [d2, d3] = if C == 2 { dots::<S, E, P>(one, two, y) } else { [d0, d1] };
         S::store(acc, E::add::<S>(one, d0, x, S::load(acc)));
         if P == 2 {
             let acc = acc.add(16);
@@ -236,4 +234,15 @@ unsafe fn terms<S: Lanes, E: Encoded, const P: usize, const C: usize>(
             }
         }
     }
+}
+
+/// The integers of one column and one or two panels.
+#[inline(always)]
+unsafe fn dots<S: Lanes, E: Encoded, const P: usize>(
+    one: &E::W<S>,
+    two: &E::W<S>,
+    x: *const XBlock,
+) -> [E::Dots<S>; 2] {
+    // SAFETY: the caller's contract.
+    unsafe { if P == 2 { E::dots_pair::<S>(one, two, x) } else { [E::dots::<S>(one, x); 2] } }
 }
