@@ -5,10 +5,13 @@ use half::f16;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tensor::kv::codec::{pack_group, unpack_group};
-use tensor::kv::{BLOCK_POSITIONS, Bits, Codes, Format, GROUP_POSITIONS, KvLayout, KvSettings, Side, SideKind};
+use tensor::kv::{
+    BLOCK_POSITIONS, Bits, Codes, Format, GROUP_POSITIONS, KvLayout, KvSettings, Side, SideKind,
+};
 
+use crate::attention::packed::{Half, MixedArgs, Sinks};
 use crate::attention::store::PackArgs;
-use crate::attention::{Half, QueryRow, Sinks, TileArgs, scratch_len, state_len};
+use crate::attention::{QueryRow, scratch_len, state_len};
 use crate::table::Table;
 use crate::tests::{Random, portable, same_bits, tables};
 
@@ -193,8 +196,10 @@ fn attention_over_codes() {
 
 fn one_tile(r: &mut Random, dim: usize, keys: Format, values: Format, packed: [bool; 2], sinks: usize) {
     let sinks = if packed[0] { sinks } else { 0 };
-    let (keys, values) =
-        (Block::new(SideKind::Keys, dim, keys, sinks, r), Block::new(SideKind::Values, dim, values, sinks, r));
+    let (keys, values) = (
+        Block::new(SideKind::Keys, dim, keys, sinks, r),
+        Block::new(SideKind::Values, dim, values, sinks, r),
+    );
     let (sink_keys, sink_values) = (keys.sinks(), values.sinks());
     let q: Vec<Vec<f32>> = (0..11).map(|_| r.vector(dim)).collect();
     // A packed half is seen to its end; a row may begin within it.
@@ -215,7 +220,7 @@ fn one_tile(r: &mut Random, dim: usize, keys: Format, values: Format, packed: [b
             .collect();
         for rows in rows.chunks(group) {
             let null = std::ptr::null();
-            let args = TileArgs {
+            let args = MixedArgs {
                 rows: rows.as_ptr(),
                 count: rows.len(),
                 keys: keys.at(packed),
@@ -233,7 +238,7 @@ fn one_tile(r: &mut Random, dim: usize, keys: Format, values: Format, packed: [b
                 scratch: scratch.as_mut_ptr(),
             };
             // SAFETY: tiles, states and scratch have the sizes that the arguments state.
-            unsafe { t.tile(rows, args) };
+            unsafe { t.mixed_tile(rows, args) };
         }
         let mut out = vec![0.0; q.len() * dim];
         for (state, out) in states.iter().zip(out.chunks_exact_mut(dim)) {

@@ -5,6 +5,7 @@ use tensor::Encoding;
 use tensor::op::RopeLayout;
 use tensor::panels::{PANEL_ROWS, codes_offset, panel_bytes};
 
+use crate::attention::packed::{self, MixedArgs, ScoreArgs, ValueArgs, WeighArgs};
 use crate::attention::store::{self, PackArgs, RotateArgs};
 use crate::attention::{self, FoldArgs, OutputArgs, QueryRow, TileArgs, state_len};
 use crate::isa::Isa;
@@ -33,6 +34,7 @@ struct Kernels {
     output: unsafe fn(OutputArgs),
     rotate: unsafe fn(RotateArgs),
     pack: unsafe fn(PackArgs),
+    packed: packed::Kernels,
     #[cfg(test)]
     map: unsafe fn(MapArgs),
 }
@@ -116,6 +118,23 @@ macro_rules! kernels {
             row!(output, OutputArgs, attention::output::<$lanes>);
             row!(rotate, RotateArgs, store::rotate::<$lanes>);
             row!(pack, PackArgs, store::pack::<$lanes>);
+            row!(scores_f16, ScoreArgs, packed::scores::<$lanes, 0>);
+            row!(scores_2, ScoreArgs, packed::scores::<$lanes, 2>);
+            row!(scores_3, ScoreArgs, packed::scores::<$lanes, 3>);
+            row!(scores_4, ScoreArgs, packed::scores::<$lanes, 4>);
+            row!(scores_5, ScoreArgs, packed::scores::<$lanes, 5>);
+            row!(scores_6, ScoreArgs, packed::scores::<$lanes, 6>);
+            row!(scores_8, ScoreArgs, packed::scores::<$lanes, 8>);
+            row!(sinks, ScoreArgs, packed::sink_scores::<$lanes>);
+            row!(weigh, WeighArgs, packed::weigh::<$lanes>);
+            row!(values_f16, ValueArgs, packed::values::<$lanes, 0>);
+            row!(values_2, ValueArgs, packed::values::<$lanes, 2>);
+            row!(values_3, ValueArgs, packed::values::<$lanes, 3>);
+            row!(values_4, ValueArgs, packed::values::<$lanes, 4>);
+            row!(values_5, ValueArgs, packed::values::<$lanes, 5>);
+            row!(values_6, ValueArgs, packed::values::<$lanes, 6>);
+            row!(values_8, ValueArgs, packed::values::<$lanes, 8>);
+            row!(finish_packed, WeighArgs, packed::finish::<$lanes>);
             #[cfg(test)]
             row!(map, MapArgs, super::map::<$lanes>);
 
@@ -133,6 +152,13 @@ macro_rules! kernels {
                 output,
                 rotate,
                 pack,
+                packed: packed::Kernels {
+                    scores: [scores_f16, scores_2, scores_3, scores_4, scores_5, scores_6, scores_8],
+                    sinks,
+                    weigh,
+                    values: [values_f16, values_2, values_3, values_4, values_5, values_6, values_8],
+                    finish: finish_packed,
+                },
                 #[cfg(test)]
                 map,
             };
@@ -356,6 +382,16 @@ impl Table {
         let args = TileArgs { rows: rows.as_ptr(), count: rows.len(), ..args };
         // SAFETY: the CPU has the instructions; the rest is the caller's contract.
         unsafe { (self.kernels.tile)(args) }
+    }
+
+    /// Attends one tile of which a half is packed.
+    ///
+    /// # Safety
+    /// The pointers are valid for what [`MixedArgs`] says, and no other thread touches the rows' states.
+    pub(crate) unsafe fn mixed_tile(&self, rows: &[QueryRow], args: MixedArgs) {
+        let args = MixedArgs { rows: rows.as_ptr(), count: rows.len(), ..args };
+        // SAFETY: the CPU has the instructions; the rest is the caller's contract.
+        unsafe { packed::mixed_tile(&self.kernels.packed, args) }
     }
 
     /// state = state ⊕ tile.

@@ -6,7 +6,7 @@ use tensor::blocks;
 use tensor::kv::BLOCK_POSITIONS;
 use tensor::panels::{self, PANEL_ROWS, pack_panel, panel_bytes};
 
-use crate::attention::{Half, QueryRow, Sinks, TileArgs, scratch_len, state_len};
+use crate::attention::{QueryRow, TileArgs, scratch_len, state_len};
 use crate::isa::Isa;
 use crate::panel::XBlock;
 use crate::rows::{Finish, FinishArgs};
@@ -515,9 +515,8 @@ fn attention() {
                         let args = TileArgs {
                             rows: rows.as_ptr(),
                             count: rows.len(),
-                            keys: [Half { ptr: keys.as_ptr().cast(), bits: 0 }; 2],
-                            values: [Half { ptr: values.as_ptr().cast(), bits: 0 }; 2],
-                            sinks: Sinks::NONE,
+                            keys: keys.as_ptr(),
+                            values: values.as_ptr(),
                             k_dim: dim,
                             v_dim: dim,
                             scale,

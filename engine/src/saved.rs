@@ -71,7 +71,8 @@ pub(crate) fn write(
     let io = |e| tensor::Error::io(path, e);
     // Under another name until it is whole; of two processes that save to one name, one file stays, whole.
     let mut file = tempfile::NamedTempFile::new_in(folder).map_err(io)?;
-    let mut out = Hashed { out: BufWriter::with_capacity(1 << 20, file.as_file_mut()), hash: Xxh3::new(), bytes: 0 };
+    let mut out =
+        Hashed { out: BufWriter::with_capacity(1 << 20, file.as_file_mut()), hash: Xxh3::new(), bytes: 0 };
     out.put(&MAGIC).map_err(io)?;
     out.put(&VERSION.to_le_bytes()).map_err(io)?;
     out.put(&(header.len() as u32).to_le_bytes()).map_err(io)?;
@@ -154,7 +155,8 @@ impl Saved {
         if header.block_bytes != sizes {
             return differs("its blocks' bytes", format!("{sizes:?}"), format!("{:?}", header.block_bytes));
         }
-        let lengths: Vec<usize> = (0..sizes.len()).map(|g| layout.table_len(g, header.tokens.len())).collect();
+        let lengths: Vec<usize> =
+            (0..sizes.len()).map(|g| layout.table_len(g, header.tokens.len())).collect();
         let found: Vec<usize> = header.held.iter().map(Vec::len).collect();
         if found != lengths {
             return differs("its block tables", format!("{lengths:?}"), format!("{found:?}"));

@@ -21,9 +21,7 @@ fn case_with(model: &str, kv: KvSettings) -> Case {
     let preparation = prepare(&file).unwrap();
     let weights = Arc::new(preparation.in_memory(&file).unwrap());
     let kind_of = |name: &str| weights.get(name).map(|(kind, _)| kind);
-    let mut plan =
-        engine::plan::build(&preparation.bundle.spec, &kind_of, 8, &kv)
-            .unwrap();
+    let mut plan = engine::plan::build(&preparation.bundle.spec, &kind_of, 8, &kv).unwrap();
     // Every position's logits are compared, so as many rows as tokens.
     plan.max_logit_rows = plan.max_step_tokens;
     let vocab = plan.vocab as u32;

@@ -12,8 +12,8 @@ use lab::probes;
 use lab::results::Figure;
 use serde::Serialize;
 use serde_json::json;
-use tensor::kv::KvSettings;
 use tensor::device::{Device, WeightStore};
+use tensor::kv::KvSettings;
 
 use super::lab::loading::Source;
 use super::record::{Of, Record, figure};
@@ -112,7 +112,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let peak = |row: &fit::Row| {
             let measured = row.measured_peak_bytes? as f64;
             let expected = Some(row.expected.total() as f64);
-            let detail = json!({ "batch": row.batch, "kv": kv.class(), "need": row.need, "expected": row.expected });
+            let detail =
+                json!({ "batch": row.batch, "kv": kv.class(), "need": row.need, "expected": row.expected });
             let at = Some(row.context as f64);
             Some(Figure { predicted: expected, detail, ..figure("peak_memory", "bytes", at, measured, None) })
         };

@@ -48,7 +48,9 @@ impl Flags {
         }
         let window = match self.kv_window {
             Some(n) if n > context => {
-                return Err(usage(format!("--kv-window: expected at most the context, {context}, found {n}")));
+                return Err(usage(format!(
+                    "--kv-window: expected at most the context, {context}, found {n}"
+                )));
             }
             Some(n) => n,
             None => DEFAULT_WINDOW.min(context),
@@ -59,10 +61,9 @@ impl Flags {
         }
         let (rotate_keys, rotate_values) = match self.kv_rotate {
             None => (kv.rotate_keys, kv.rotate_values),
-            Some(r) => (
-                matches!(r, Rotated::Keys | Rotated::Both),
-                matches!(r, Rotated::Values | Rotated::Both),
-            ),
+            Some(r) => {
+                (matches!(r, Rotated::Keys | Rotated::Both), matches!(r, Rotated::Values | Rotated::Both))
+            }
         };
         Ok(KvSettings { window, sinks, rotate_keys, rotate_values, ..kv })
     }
@@ -71,7 +72,9 @@ impl Flags {
     pub(crate) fn from_settings(get: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Flags> {
         let wrong = |key: &str, text: &str, e: String| usage(format!("{key}={text}: {e}"));
         let number = |key: &str| {
-            get(key).map(|t| t.parse().map_err(|_| wrong(key, &t, "expected a whole number".into()))).transpose()
+            get(key)
+                .map(|t| t.parse().map_err(|_| wrong(key, &t, "expected a whole number".into())))
+                .transpose()
         };
         let kv = get("kv").map(|t| t.parse().map_err(|e: tensor::Error| wrong("kv", &t, e.to_string())));
         let rotate = get("kv-rotate").map(|t| {
@@ -95,7 +98,10 @@ mod tests {
     #[test]
     fn flags_become_settings_or_an_error_with_the_numbers() {
         let flags = |kv: &str| Flags { kv: Some(kv.parse().unwrap()), ..Flags::default() };
-        assert_eq!(Flags::default().settings(100).unwrap(), KvSettings { window: 100, ..KvSettings::default() });
+        assert_eq!(
+            Flags::default().settings(100).unwrap(),
+            KvSettings { window: 100, ..KvSettings::default() }
+        );
         let q4 = flags("q4").settings(4096).unwrap();
         assert_eq!((q4.window, q4.sinks, q4.rotate_keys, q4.rotate_values), (128, 4, true, false));
         let q8 = flags("q8").settings(64).unwrap();

@@ -48,51 +48,24 @@ pub(crate) const fn state_len(v_dim: usize) -> usize {
 pub(crate) struct TileArgs {
     pub(crate) rows: *const QueryRow,
     pub(crate) count: usize,
-    /// Both halves of the tile: f16 `[k_dim][64]` or packed groups.
-    pub(crate) keys: [Half; 2],
-    /// Both halves of the tile: f16 `[64][v_dim]` or packed groups.
-    pub(crate) values: [Half; 2],
-    /// Positions of the tile that are sinks, where its first half is packed.
-    pub(crate) sinks: Sinks,
+    /// f16 `[k_dim][64]`.
+    pub(crate) keys: *const u16,
+    /// f16 `[64][v_dim]`.
+    pub(crate) values: *const u16,
     pub(crate) k_dim: usize,
     pub(crate) v_dim: usize,
     pub(crate) scale: f32,
     /// 0 for none.
     pub(crate) softcap: f32,
-    /// f32 `[(k_dim + v_dim)·64 + 4·state_len + 4·k_dim]`.
+    /// f32 [`scratch_len`].
     pub(crate) scratch: *mut f32,
-}
-
-/// Where one half of a tile lies.
-#[derive(Clone, Copy)]
-pub(crate) struct Half {
-    /// The tile's f16, or this half's packed group.
-    pub(crate) ptr: *const u8,
-    /// Bits of a code; 0 for f16.
-    pub(crate) bits: u32,
-}
-
-/// The sinks of a tile.
-#[derive(Clone, Copy)]
-pub(crate) struct Sinks {
-    /// How many; 0 for none.
-    pub(crate) count: usize,
-    /// Positions stored, a multiple of 16.
-    pub(crate) stored: usize,
-    /// f16 `[k_dim][stored]`; null where the keys' first half is f16.
-    pub(crate) keys: *const u16,
-    /// f16 `[stored][v_dim]`; null where the values' first half is f16.
-    pub(crate) values: *const u16,
-}
-
-impl Sinks {
-    pub(crate) const NONE: Sinks =
-        Sinks { count: 0, stored: 0, keys: std::ptr::null(), values: std::ptr::null() };
 }
 
 /// f32 elements of a thread's scratch that a tile uses.
 pub(crate) const fn scratch_len(k_dim: usize, v_dim: usize) -> usize {
-    (k_dim + v_dim) * TILE + 4 * state_len(v_dim) + 4 * k_dim
+    let plain = (k_dim + v_dim) * TILE + 4 * state_len(v_dim);
+    let mixed = packed::scratch_len(k_dim, v_dim);
+    if plain > mixed { plain } else { mixed }
 }
 
 /// # Safety
@@ -102,89 +75,36 @@ pub(crate) unsafe fn tile<S: Lanes>(a: TileArgs) {
     // SAFETY: as the caller vouches.
     unsafe {
         // Widening costs as much as two uses of the tile.
-        let wide = a.count > 2 * S::SCORE_ROWS.max(2);
-        let is_packed = a.keys.iter().chain(&a.values).any(|h| h.bits > 0);
-        match (is_packed, wide) {
-            (false, true) => {
-                let (keys, values) = widened(a);
-                widen_keys::<S>(a.keys[0].ptr, keys, a.k_dim);
-                // Only positions that some row sees hold anything.
-                widen::<S>(a.values[0].ptr, values, a.v_dim * positions_seen(a));
-                row_blocks::<S, Plain<Wide>>(a);
-            }
-            (false, false) => row_blocks::<S, Plain<Halves>>(a),
-            (true, true) => {
-                packed::widen::<S>(a);
-                row_blocks::<S, packed::Packed<true>>(a);
-            }
-            (true, false) => row_blocks::<S, packed::Packed<false>>(a),
+        if a.count > 2 * S::SCORE_ROWS.max(2) {
+            let (keys, values) = (a.scratch, a.scratch.add(a.k_dim * TILE));
+            widen::<S>(a.keys, keys, a.k_dim * TILE);
+            // Only positions that some row sees hold anything.
+            let seen = (0..a.count).fold(0, |m, r| m.max((*a.rows.add(r)).hi as usize));
+            widen::<S>(a.values, values, a.v_dim * seen);
+            row_blocks::<S, Wide>(a, keys.cast(), values.cast());
+        } else {
+            row_blocks::<S, Halves>(a, a.keys.cast(), a.values.cast());
         }
     }
-}
-
-/// Where the tile's keys and values are widened to.
-#[inline(always)]
-fn widened(a: TileArgs) -> (*mut f32, *mut f32) {
-    (a.scratch, a.scratch.wrapping_add(a.k_dim * TILE))
-}
-
-/// One more than the last position that some row sees.
-#[inline(always)]
-unsafe fn positions_seen(a: TileArgs) -> usize {
-    // SAFETY: `count` rows.
-    unsafe { (0..a.count).fold(0, |m, r| m.max((*a.rows.add(r)).hi as usize)) }
 }
 
 /// f16 to f32, a multiple of 16.
 #[inline(always)]
-unsafe fn widen<S: Lanes>(from: *const u8, to: *mut f32, len: usize) {
+unsafe fn widen<S: Lanes>(from: *const u16, to: *mut f32, len: usize) {
     // SAFETY: as the caller vouches.
     unsafe {
         for i in (0..len).step_by(16) {
-            S::store(to.add(i), S::load_f16(from.cast::<u16>().add(i)));
+            S::store(to.add(i), S::load_f16(from.add(i)));
         }
     }
 }
 
-#[inline(always)]
-unsafe fn widen_keys<S: Lanes>(from: *const u8, to: *mut f32, k_dim: usize) {
-    // SAFETY: as the caller vouches.
-    unsafe { widen::<S>(from, to, k_dim * TILE) }
-}
-
-/// Weights of R rows on the tile's positions, and the positions that each sees.
+/// Weights of R rows on the tile's positions, the positions that each sees, and their maxima and sums.
 struct Weights<const R: usize> {
     p: [[f32; TILE]; R],
     seen: [(usize, usize); R],
-}
-
-/// The two products of a tile, by how it is stored.
-trait Stored {
-    /// Scores of all 64 positions, neither scaled nor capped; those a row does not see mean nothing.
-    unsafe fn scores<S: Lanes, const R: usize>(a: TileArgs, q: [*const f32; R]) -> [[S::F; 4]; R];
-    /// Σ p·value over the positions that each of R rows sees, to `out` at [`state_len`].
-    unsafe fn weighted<S: Lanes, const R: usize>(a: TileArgs, w: &Weights<R>, out: *mut f32);
-}
-
-/// All of the tile is f16, or widened to f32.
-struct Plain<E>(PhantomData<E>);
-
-impl<E: Element> Stored for Plain<E> {
-    #[inline(always)]
-    unsafe fn scores<S: Lanes, const R: usize>(a: TileArgs, q: [*const f32; R]) -> [[S::F; 4]; R] {
-        // SAFETY: as the caller vouches.
-        unsafe {
-            scores::<S, E, R>(a.k_dim, q, if E::BYTES == 2 { a.keys[0].ptr } else { widened(a).0.cast() })
-        }
-    }
-    #[inline(always)]
-    unsafe fn weighted<S: Lanes, const R: usize>(a: TileArgs, w: &Weights<R>, out: *mut f32) {
-        // SAFETY: as the caller vouches.
-        unsafe {
-            let values = if E::BYTES == 2 { a.values[0].ptr } else { widened(a).1.cast() };
-            weighted::<S, E, R>(a.v_dim, w, values, out);
-        }
-    }
+    max: [f32; R],
+    sum: [f32; R],
 }
 
 /// How tile elements are stored.
@@ -213,47 +133,79 @@ impl Element for Wide {
     }
 }
 
-#[inline(always)]
-unsafe fn row_blocks<S: Lanes, T: Stored>(a: TileArgs) {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let mut r = 0;
-        while r < a.count {
-            let n = (a.count - r).min(S::SCORE_ROWS);
-            let rows = a.rows.add(r);
-            match n {
-                4 => block::<S, T, 4>(a, rows),
-                3 => block::<S, T, 3>(a, rows),
-                2 => block::<S, T, 2>(a, rows),
-                _ => block::<S, T, 1>(a, rows),
+/// Runs a statement for as many rows as fit, with their number as a constant; tables without room for several rows are
+/// spared the code.
+macro_rules! by_rows {
+    ($S:ident, $count:expr, |$r:ident, $R:ident| $run:expr) => {{
+        let mut $r = 0;
+        while $r < $count {
+            let n = ($count - $r).min($S::SCORE_ROWS);
+            if const { $S::SCORE_ROWS >= 4 } && n == 4 {
+                const $R: usize = 4;
+                $run;
+            } else if const { $S::SCORE_ROWS >= 4 } && n == 3 {
+                const $R: usize = 3;
+                $run;
+            } else if const { $S::SCORE_ROWS >= 4 } && n == 2 {
+                const $R: usize = 2;
+                $run;
+            } else {
+                const $R: usize = 1;
+                $run;
             }
-            r += n;
+            $r += n;
         }
-    }
+    }};
+}
+use by_rows;
+
+#[inline(always)]
+unsafe fn row_blocks<S: Lanes, E: Element>(a: TileArgs, keys: *const u8, values: *const u8) {
+    // SAFETY: as the caller vouches.
+    unsafe { by_rows!(S, a.count, |r, R| block::<S, E, R>(a, a.rows.add(r), keys, values)) }
 }
 
 /// R query rows over the tile.
 #[inline(always)]
-unsafe fn block<S: Lanes, T: Stored, const R: usize>(a: TileArgs, rows: *const QueryRow) {
+unsafe fn block<S: Lanes, E: Element, const R: usize>(
+    a: TileArgs,
+    rows: *const QueryRow,
+    keys: *const u8,
+    values: *const u8,
+) {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut q = [std::ptr::null::<f32>(); R];
         for (r, q) in q.iter_mut().enumerate() {
             *q = (*rows.add(r)).q;
         }
-        let mut s = T::scores::<S, R>(a, q);
+        let s = scores::<S, E, R>(a.k_dim, q, keys);
+        let w = weights::<S, R>(rows, s, a.scale, a.softcap);
+        let out = a.scratch.add((a.k_dim + a.v_dim) * TILE);
+        weighted::<S, E, R>(a.v_dim, &w, values, out);
+        fold_rows::<S, R>(rows, &w, a.v_dim, out);
+    }
+}
+
+/// From scores to weights.
+#[inline(always)]
+unsafe fn weights<S: Lanes, const R: usize>(
+    rows: *const QueryRow,
+    mut s: [[S::F; 4]; R],
+    scale: f32,
+    softcap: f32,
+) -> Weights<R> {
+    // SAFETY: as the caller vouches.
+    unsafe {
         for s in &mut s {
             for s in s {
-                *s = S::mul(*s, S::splat(a.scale));
-                if a.softcap != 0.0 {
-                    *s = math::soft_cap::<S>(*s, a.softcap);
+                *s = S::mul(*s, S::splat(scale));
+                if softcap != 0.0 {
+                    *s = math::soft_cap::<S>(*s, softcap);
                 }
             }
         }
-        let mut w = Weights { p: [[0.0f32; TILE]; R], seen: [(0, 0); R] };
-        let out = a.scratch.add((a.k_dim + a.v_dim) * TILE);
-        let stride = state_len(a.v_dim);
-        let mut m = [0.0; R];
+        let mut w = Weights { p: [[0.0f32; TILE]; R], seen: [(0, 0); R], max: [0.0; R], sum: [0.0; R] };
         for r in 0..R {
             let (lo, hi) = ((*rows.add(r)).lo as usize, (*rows.add(r)).hi as usize);
             w.seen[r] = (lo, hi);
@@ -270,30 +222,47 @@ unsafe fn block<S: Lanes, T: Stored, const R: usize>(a: TileArgs, rows: *const Q
                 }
             }
             let most = S::max(S::max(s[r][0], s[r][1]), S::max(s[r][2], s[r][3]));
-            m[r] = math::tree_max(math::lanes::<S>(most));
+            w.max[r] = math::tree_max(math::lanes::<S>(most));
         }
         // Row by row within each group of positions: the rows' chains are long and independent.
         let mut sum = [S::splat(0.0); R];
         for i in 0..4 {
             for r in 0..R {
-                let e = math::exp::<S>(S::sub(s[r][i], S::splat(m[r])));
+                let e = math::exp::<S>(S::sub(s[r][i], S::splat(w.max[r])));
                 S::store(w.p[r].as_mut_ptr().add(16 * i), e);
                 sum[r] = if i == 0 { e } else { S::add(sum[r], e) };
             }
         }
         for r in 0..R {
-            *out.add(r * stride + a.v_dim) = m[r];
-            *out.add(r * stride + a.v_dim + 1) = math::tree_sum(math::lanes::<S>(sum[r]));
+            w.sum[r] = math::tree_sum(math::lanes::<S>(sum[r]));
         }
-        T::weighted::<S, R>(a, &w, out);
+        w
+    }
+}
+
+/// Folds the tile's outputs of R rows, at `out`, into their states.
+#[inline(always)]
+unsafe fn fold_rows<S: Lanes, const R: usize>(
+    rows: *const QueryRow,
+    w: &Weights<R>,
+    v_dim: usize,
+    out: *mut f32,
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let stride = state_len(v_dim);
+        for r in 0..R {
+            *out.add(r * stride + v_dim) = w.max[r];
+            *out.add(r * stride + v_dim + 1) = w.sum[r];
+        }
         // The folds' two factors of every row come from one exponential.
         let mut below = [0.0f32; 16];
         for r in 0..R {
             let state = (*rows.add(r)).state;
             if !(*rows.add(r)).first {
-                let before = *state.add(a.v_dim);
-                let both = larger(before, m[r]);
-                (below[2 * r], below[2 * r + 1]) = (before - both, m[r] - both);
+                let before = *state.add(v_dim);
+                let both = larger(before, w.max[r]);
+                (below[2 * r], below[2 * r + 1]) = (before - both, w.max[r] - both);
             }
         }
         let factors = math::lanes::<S>(math::exp::<S>(S::load(below.as_ptr())));
@@ -301,10 +270,10 @@ unsafe fn block<S: Lanes, T: Stored, const R: usize>(a: TileArgs, rows: *const Q
             let row = *rows.add(r);
             let part = out.add(r * stride);
             if row.first {
-                std::ptr::copy_nonoverlapping(part, row.state, a.v_dim + 2);
+                std::ptr::copy_nonoverlapping(part, row.state, v_dim + 2);
             } else {
                 let (x, y) = (S::splat(factors[2 * r]), S::splat(factors[2 * r + 1]));
-                join::<S>(FoldArgs { state: row.state, tile: part, v_dim: a.v_dim }, x, y);
+                join::<S>(FoldArgs { state: row.state, tile: part, v_dim }, x, y);
             }
         }
     }

@@ -8,12 +8,13 @@
 //! ```
 //!
 //! Where a half is f16 its terms are those of the plain tile, in the same sums. A sink is f16 at its place in the order.
-//! A position that a row does not see has no part in any sum.
+//! A position that a row does not see has no part in any sum. Each format has one kernel for scores and one for values;
+//! [`mixed_tile`] runs them half by half.
 
 use super::{
-    Half, Halves, Loads, Row, Stored, TILE, TileArgs, Weights, Wide, add_values, positions_seen, widened,
+    Element, FoldArgs, Halves, Loads, PhantomData, QueryRow, Row, TILE, add_values, by_rows, state_len,
+    weights,
 };
-use super::{PhantomData, state_len};
 use crate::lanes::Lanes;
 use crate::math;
 use tensor::kv::GROUP_POSITIONS as GROUP;
@@ -21,146 +22,214 @@ use tensor::kv::GROUP_POSITIONS as GROUP;
 /// Channels whose values share their levels.
 const CHANNELS: usize = 32;
 
+/// Query rows that pass through the stages together.
+pub(crate) const PASS_ROWS: usize = 16;
+
 /// Bytes of the codes of one unit of 32.
 const fn unit_bytes(bits: u32) -> usize {
     4 * bits as usize
 }
 
-/// Half the tile or more is packed; `WIDE` where codes and f16 have been widened to f32.
-pub(super) struct Packed<const WIDE: bool>;
-
-/// Runs a statement with the bits of a code as a constant; 0 bits, f16, is the caller's.
-macro_rules! with_bits {
-    ($bits:expr, $B:ident => $e:expr) => {
-        match $bits {
-            2 => {
-                const $B: u32 = 2;
-                $e
-            }
-            3 => {
-                const $B: u32 = 3;
-                $e
-            }
-            4 => {
-                const $B: u32 = 4;
-                $e
-            }
-            5 => {
-                const $B: u32 = 5;
-                $e
-            }
-            6 => {
-                const $B: u32 = 6;
-                $e
-            }
-            _ => {
-                const $B: u32 = 8;
-                $e
-            }
-        }
-    };
+/// Where one half of a tile lies.
+#[derive(Clone, Copy)]
+pub(crate) struct Half {
+    /// The tile's f16, or this half's packed group.
+    pub(crate) ptr: *const u8,
+    /// Bits of a code; 0 for f16.
+    pub(crate) bits: u32,
 }
 
-impl<const WIDE: bool> Stored for Packed<WIDE> {
-    #[inline(always)]
-    unsafe fn scores<S: Lanes, const R: usize>(a: TileArgs, q: [*const f32; R]) -> [[S::F; 4]; R] {
-        // SAFETY: as the caller vouches.
-        unsafe {
-            let mut out = [[S::splat(0.0); 4]; R];
-            for (h, half) in a.keys.into_iter().enumerate() {
-                let scores = half_scores::<S, WIDE, R>(a, half, h, q);
-                for (out, scores) in out.iter_mut().zip(scores) {
-                    (out[2 * h], out[2 * h + 1]) = (scores[0], scores[1]);
-                }
-            }
-            if a.sinks.count > 0 && !a.sinks.keys.is_null() {
-                sink_scores::<S, R>(a, q, &mut out);
-            }
-            out
-        }
-    }
+/// The sinks of a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Sinks {
+    /// How many; 0 for none.
+    pub(crate) count: usize,
+    /// Positions stored, a multiple of 16.
+    pub(crate) stored: usize,
+    /// f16 `[k_dim][stored]`; null where the keys' first half is f16.
+    pub(crate) keys: *const u16,
+    /// f16 `[stored][v_dim]`; null where the values' first half is f16.
+    pub(crate) values: *const u16,
+}
 
-    #[inline(always)]
-    unsafe fn weighted<S: Lanes, const R: usize>(a: TileArgs, w: &Weights<R>, out: *mut f32) {
-        // SAFETY: as the caller vouches.
-        unsafe {
-            let mut ch = 0;
-            while ch + CHANNELS <= a.v_dim {
-                channels::<S, WIDE, R, 2>(a, w, out, ch);
-                ch += CHANNELS;
-            }
-            if ch < a.v_dim {
-                channels::<S, WIDE, R, 1>(a, w, out, ch);
-            }
-        }
+impl Sinks {
+    pub(crate) const NONE: Sinks =
+        Sinks { count: 0, stored: 0, keys: std::ptr::null(), values: std::ptr::null() };
+}
+
+/// The arguments of a tile of which at least one half is packed.
+#[derive(Clone, Copy)]
+pub(crate) struct MixedArgs {
+    pub(crate) rows: *const QueryRow,
+    pub(crate) count: usize,
+    /// Both halves of the tile: f16 `[k_dim][64]` or packed groups.
+    pub(crate) keys: [Half; 2],
+    /// Both halves of the tile: f16 `[64][v_dim]` or packed groups.
+    pub(crate) values: [Half; 2],
+    /// Positions of the tile that are sinks, where its first half is packed.
+    pub(crate) sinks: Sinks,
+    pub(crate) k_dim: usize,
+    pub(crate) v_dim: usize,
+    pub(crate) scale: f32,
+    /// 0 for none.
+    pub(crate) softcap: f32,
+    /// f32 [`super::scratch_len`].
+    pub(crate) scratch: *mut f32,
+}
+
+/// f32 elements of scratch of a mixed tile.
+pub(super) const fn scratch_len(k_dim: usize, v_dim: usize) -> usize {
+    PASS_ROWS * (TILE + state_len(v_dim) + k_dim + 16 * v_dim.div_ceil(CHANNELS))
+}
+
+/// The kernels of one table: scores and values by format (f16, then 2, 3, 4, 5, 6 and 8 bits), and what lies between.
+pub(crate) struct Kernels {
+    pub(crate) scores: [unsafe fn(ScoreArgs); 7],
+    pub(crate) sinks: unsafe fn(ScoreArgs),
+    pub(crate) weigh: unsafe fn(WeighArgs),
+    pub(crate) values: [unsafe fn(ValueArgs); 7],
+    pub(crate) finish: unsafe fn(WeighArgs),
+}
+
+/// The kernel of a format.
+fn index(bits: u32) -> usize {
+    match bits {
+        0 => 0,
+        8 => 6,
+        n => n as usize - 1,
     }
 }
 
-/// Widens f16 and codes of the tile's seen positions to f32; levels stay apart.
+/// Attends one tile half by half.
 ///
 /// # Safety
-/// As [`super::tile`].
-#[inline(always)]
-pub(super) unsafe fn widen<S: Lanes>(a: TileArgs) {
+/// The CPU has the kernels' instructions; pointers hold what [`MixedArgs`] says; dims are multiples of 16.
+pub(crate) unsafe fn mixed_tile(k: &Kernels, a: MixedArgs) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let (keys, values) = widened(a);
-        for (h, half) in a.keys.into_iter().enumerate() {
-            let to = keys.add(h * GROUP);
-            if half.bits == 0 {
-                for ch in 0..a.k_dim {
-                    for i in [0, 16] {
-                        let from = half.ptr.cast::<u16>().add(ch * TILE + h * GROUP + i);
-                        S::store(to.add(ch * TILE + i), S::load_f16(from));
-                    }
+        for from in (0..a.count).step_by(PASS_ROWS) {
+            let (rows, count) = (a.rows.add(from), PASS_ROWS.min(a.count - from));
+            let scores = a.scratch;
+            let out = scores.add(PASS_ROWS * TILE);
+            let turned = out.add(PASS_ROWS * state_len(a.v_dim));
+            let biases = turned.add(PASS_ROWS * a.k_dim);
+            for (h, half) in a.keys.into_iter().enumerate() {
+                let args = ScoreArgs {
+                    rows,
+                    count,
+                    half,
+                    first: h * GROUP,
+                    stride: TILE,
+                    k_dim: a.k_dim,
+                    turned,
+                    scores,
+                };
+                (k.scores[index(half.bits)])(args);
+            }
+            if a.sinks.count > 0 && !a.sinks.keys.is_null() {
+                let half = Half { ptr: a.sinks.keys.cast(), bits: 0 };
+                let args = ScoreArgs {
+                    rows,
+                    count,
+                    half,
+                    first: a.sinks.count,
+                    stride: a.sinks.stored,
+                    k_dim: a.k_dim,
+                    turned,
+                    scores,
+                };
+                (k.sinks)(args);
+            }
+            let weigh = WeighArgs {
+                rows,
+                count,
+                v_dim: a.v_dim,
+                scale: a.scale,
+                softcap: a.softcap,
+                scores,
+                out,
+                biases,
+            };
+            (k.weigh)(weigh);
+            for (h, half) in a.values.into_iter().enumerate() {
+                let first = h * GROUP;
+                let mut args = ValueArgs {
+                    rows,
+                    count,
+                    half,
+                    first,
+                    from: first,
+                    to: first + GROUP,
+                    v_dim: a.v_dim,
+                    p: scores,
+                    out,
+                    biases,
+                };
+                if half.bits == 0 {
+                    args.half.ptr = half.ptr.add(2 * first * a.v_dim);
+                } else if h == 0 && a.sinks.count > 0 && !a.sinks.values.is_null() {
+                    let half = Half { ptr: a.sinks.values.cast(), bits: 0 };
+                    (k.values[0])(ValueArgs { half, to: a.sinks.count, ..args });
+                    args.from = a.sinks.count;
                 }
-            } else {
-                with_bits!(half.bits, B => widen_units::<S, B>(half.ptr, to, a.k_dim, TILE));
+                (k.values[index(half.bits)])(args);
             }
-        }
-        let seen = positions_seen(a);
-        for (h, half) in a.values.into_iter().enumerate() {
-            let to = values.add(h * GROUP * a.v_dim);
-            if half.bits == 0 {
-                let positions = seen.saturating_sub(h * GROUP).min(GROUP);
-                super::widen::<S>(half.ptr.add(2 * h * GROUP * a.v_dim), to, positions * a.v_dim);
-            } else {
-                with_bits!(half.bits, B => widen_values::<S, B>(half.ptr, to, a.v_dim));
-            }
+            (k.finish)(weigh);
         }
     }
 }
 
-#[inline(always)]
-unsafe fn widen_units<S: Lanes, const B: u32>(units: *const u8, to: *mut f32, count: usize, stride: usize) {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        for i in 0..count {
-            let v = unit::<S, B>(units.add(i * unit_bytes(B)));
-            S::store(to.add(i * stride), v[0]);
-            S::store(to.add(i * stride + 16), v[1]);
-        }
-    }
+/// The arguments of the scores of one half, or of the sinks.
+#[derive(Clone, Copy)]
+pub(crate) struct ScoreArgs {
+    rows: *const QueryRow,
+    count: usize,
+    half: Half,
+    /// The half's first position; of the sinks, how many.
+    first: usize,
+    /// Positions of a channel's f16.
+    stride: usize,
+    k_dim: usize,
+    /// `[rows][k_dim]`, for the turned queries.
+    turned: *mut f32,
+    /// `[rows][64]`, of which 32 positions are written.
+    scores: *mut f32,
 }
 
-#[inline(always)]
-unsafe fn widen_values<S: Lanes, const B: u32>(units: *const u8, to: *mut f32, v_dim: usize) {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let whole = v_dim / CHANNELS;
-        for pos in 0..GROUP {
-            let (units, to) = (units.add(pos * whole * unit_bytes(B)), to.add(pos * v_dim));
-            widen_units::<S, B>(units, to, whole, CHANNELS);
-        }
-        if !v_dim.is_multiple_of(CHANNELS) {
-            for pair in 0..GROUP / 2 {
-                let v = unit::<S, B>(units.add((GROUP * whole + pair) * unit_bytes(B)));
-                let to = to.add(2 * pair * v_dim + CHANNELS * whole);
-                S::store(to, v[0]);
-                S::store(to.add(v_dim), v[1]);
-            }
-        }
-    }
+/// The arguments of the values of some positions of a half.
+#[derive(Clone, Copy)]
+pub(crate) struct ValueArgs {
+    rows: *const QueryRow,
+    count: usize,
+    half: Half,
+    /// The position at `half.ptr`.
+    first: usize,
+    /// Positions that count: from..to, within the half.
+    from: usize,
+    to: usize,
+    v_dim: usize,
+    /// `[rows][64]`.
+    p: *const f32,
+    /// `[rows]` at [`state_len`], added to.
+    out: *mut f32,
+    /// `[rows][v_dim/32][16]`, added to.
+    biases: *mut f32,
+}
+
+/// The arguments of what turns scores to weights, and of what ends a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct WeighArgs {
+    rows: *const QueryRow,
+    count: usize,
+    v_dim: usize,
+    scale: f32,
+    softcap: f32,
+    /// `[rows][64]`: scores, then weights.
+    scores: *mut f32,
+    /// `[rows]` at [`state_len`]: zeroed, with maximum and sum behind; then folded into the rows' states.
+    out: *mut f32,
+    /// `[rows][v_dim/32][16]`: zeroed; then added to the outputs.
+    biases: *mut f32,
 }
 
 /// The 32 codes of a unit.
@@ -203,8 +272,8 @@ unsafe fn pairs<S: Lanes>(p: *const u8) -> [S::I; 2] {
     // SAFETY: as the caller vouches.
     unsafe {
         let shifts = S::load_int(PAIR_SHIFTS.as_ptr().cast());
-        let word = |i: usize| S::splat_int(p.cast::<i32>().add(i).read_unaligned());
-        let (first, last) = (word(0), word(1));
+        let first = S::splat_int(p.cast::<i32>().read_unaligned());
+        let last = S::splat_int(p.cast::<i32>().add(1).read_unaligned());
         let three = S::splat_int(3);
         [S::and(S::shr_each(first, shifts), three), S::and(S::shr_each(last, shifts), three)]
     }
@@ -223,75 +292,32 @@ unsafe fn single<S: Lanes>(p: *const u8) -> [S::I; 2] {
     }
 }
 
+static INDICES: [f32; 32] = [
+    0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15., 16., 17., 18., 19., 20., 21., 22.,
+    23., 24., 25., 26., 27., 28., 29., 30., 31.,
+];
 static PAIR_SHIFTS: [i32; 16] = [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
 static BIT_SHIFTS: [i32; 32] = [
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
     29, 30, 31,
 ];
 
-/// Scores of one half of the tile.
-#[inline(always)]
-unsafe fn half_scores<S: Lanes, const WIDE: bool, const R: usize>(
-    a: TileArgs,
-    half: Half,
-    h: usize,
-    q: [*const f32; R],
-) -> [[S::F; 2]; R] {
-    // SAFETY: as the caller vouches.
-    unsafe {
-        let wide = widened(a).0.add(h * GROUP).cast::<u8>();
-        if half.bits == 0 {
-            let keys = if WIDE {
-                return dot::<S, Columns<Wide>, R>(a.k_dim, Columns(wide, PhantomData), q);
-            } else {
-                half.ptr.add(2 * h * GROUP)
-            };
-            return dot::<S, Columns<Halves>, R>(a.k_dim, Columns(keys, PhantomData), q);
-        }
-        let levels = half.ptr.add(a.k_dim * unit_bytes(half.bits)).cast::<u16>();
-        let turned_at = a.scratch.add((a.k_dim + a.v_dim) * TILE + 4 * state_len(a.v_dim));
-        let (mut turned, mut bias) = ([std::ptr::null(); R], [S::splat(0.0); R]);
-        for r in 0..R {
-            let to = turned_at.add(r * a.k_dim);
-            let mut sum = S::splat(0.0);
-            for ch in (0..a.k_dim).step_by(16) {
-                let x = S::load(q[r].add(ch));
-                S::store(to.add(ch), S::mul(x, S::load_f16(levels.add(ch))));
-                sum = S::fma(x, S::load_f16(levels.add(a.k_dim + ch)), sum);
-            }
-            turned[r] = to.cast_const();
-            bias[r] = S::splat(math::tree_sum(math::lanes::<S>(sum)));
-        }
-        let mut scores = if WIDE {
-            dot::<S, Columns<Wide>, R>(a.k_dim, Columns(wide, PhantomData), turned)
-        } else {
-            with_bits!(half.bits, B => dot::<S, Units<B>, R>(a.k_dim, Units(half.ptr), turned))
-        };
-        for (scores, bias) in scores.iter_mut().zip(bias) {
-            for s in scores {
-                *s = S::add(*s, bias);
-            }
-        }
-        scores
-    }
-}
-
 /// 32 positions of a channel.
 trait Channel: Copy {
     unsafe fn load<S: Lanes>(self, ch: usize) -> [S::F; 2];
 }
 
-/// Half a tile of keys as they are.
+/// Keys as they are: where the channel 0 of the first position is, and the positions of a channel.
 #[derive(Clone, Copy)]
-struct Columns<E>(*const u8, PhantomData<E>);
+struct Columns(*const u8, usize);
 
-impl<E: super::Element> Channel for Columns<E> {
+impl Channel for Columns {
     #[inline(always)]
     unsafe fn load<S: Lanes>(self, ch: usize) -> [S::F; 2] {
         // SAFETY: as the caller vouches.
         unsafe {
-            let p = self.0.add(ch * TILE * E::BYTES);
-            [E::load::<S>(p), E::load::<S>(p.add(16 * E::BYTES))]
+            let p = self.0.add(ch * self.1 * Halves::BYTES);
+            [Halves::load::<S>(p), Halves::load::<S>(p.add(16 * Halves::BYTES))]
         }
     }
 }
@@ -330,129 +356,241 @@ unsafe fn dot<S: Lanes, K: Channel, const R: usize>(
     }
 }
 
-/// Puts the sinks' scores in their places.
+/// Scores of one half whose codes have B bits; 0 is f16.
+///
+/// # Safety
+/// As [`mixed_tile`].
 #[inline(always)]
-unsafe fn sink_scores<S: Lanes, const R: usize>(a: TileArgs, q: [*const f32; R], out: &mut [[S::F; 4]; R]) {
+pub(crate) unsafe fn scores<S: Lanes, const B: u32>(a: ScoreArgs) {
+    // SAFETY: as the caller vouches.
+    unsafe { by_rows!(S, a.count, |r, R| row_scores::<S, B, R>(a, r)) }
+}
+
+#[inline(always)]
+unsafe fn row_scores<S: Lanes, const B: u32, const R: usize>(a: ScoreArgs, first_row: usize) {
     // SAFETY: as the caller vouches.
     unsafe {
-        for (r, out) in out.iter_mut().enumerate() {
-            for (i, out) in out.iter_mut().enumerate().take(a.sinks.stored / 16) {
+        let (mut q, mut bias) = ([std::ptr::null(); R], [S::splat(0.0); R]);
+        for (r, q) in q.iter_mut().enumerate() {
+            *q = (*a.rows.add(first_row + r)).q;
+        }
+        let scores = if B == 0 {
+            let keys = Columns(a.half.ptr.add(2 * a.first), a.stride);
+            dot::<S, Columns, R>(a.k_dim, keys, q)
+        } else {
+            let levels = a.half.ptr.add(a.k_dim * unit_bytes(B)).cast::<u16>();
+            for r in 0..R {
+                let to = a.turned.add((first_row + r) * a.k_dim);
+                let mut sum = S::splat(0.0);
+                for ch in (0..a.k_dim).step_by(16) {
+                    let x = S::load(q[r].add(ch));
+                    S::store(to.add(ch), S::mul(x, S::load_f16(levels.add(ch))));
+                    sum = S::fma(x, S::load_f16(levels.add(a.k_dim + ch)), sum);
+                }
+                q[r] = to.cast_const();
+                bias[r] = S::splat(math::tree_sum(math::lanes::<S>(sum)));
+            }
+            dot::<S, Units<B>, R>(a.k_dim, Units(a.half.ptr), q)
+        };
+        for (r, scores) in scores.into_iter().enumerate() {
+            let to = a.scores.add((first_row + r) * TILE + a.first);
+            for (i, s) in scores.into_iter().enumerate() {
+                S::store(to.add(16 * i), if B == 0 { s } else { S::add(s, bias[r]) });
+            }
+        }
+    }
+}
+
+/// Puts the scores of `first` sinks in their places.
+///
+/// # Safety
+/// As [`mixed_tile`].
+#[inline(always)]
+pub(crate) unsafe fn sink_scores<S: Lanes>(a: ScoreArgs) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        for r in 0..a.count {
+            let q = (*a.rows.add(r)).q;
+            for from in (0..a.first).step_by(16) {
                 let mut acc = S::splat(0.0);
                 for ch in 0..a.k_dim {
-                    let key = S::load_f16(a.sinks.keys.add(ch * a.sinks.stored + 16 * i));
-                    acc = S::fma(S::splat(*q[r].add(ch)), key, acc);
+                    let key = S::load_f16(a.half.ptr.cast::<u16>().add(ch * a.stride + from));
+                    acc = S::fma(S::splat(*q.add(ch)), key, acc);
                 }
-                let (sinks, mut both) = (math::lanes::<S>(acc), math::lanes::<S>(*out));
-                let count = (a.sinks.count - 16 * i).min(16);
-                both[..count].copy_from_slice(&sinks[..count]);
-                *out = S::load(both.as_ptr());
+                let scores = math::lanes::<S>(acc);
+                let count = (a.first - from).min(16);
+                std::ptr::copy_nonoverlapping(scores.as_ptr(), a.scores.add(r * TILE + from), count);
             }
+        }
+    }
+}
+
+/// Scores to weights, and empty outputs.
+///
+/// # Safety
+/// As [`mixed_tile`].
+#[inline(always)]
+pub(crate) unsafe fn weigh<S: Lanes>(a: WeighArgs) {
+    // SAFETY: as the caller vouches.
+    unsafe { by_rows!(S, a.count, |r, R| row_weights::<S, R>(a, r)) }
+}
+
+#[inline(always)]
+unsafe fn row_weights<S: Lanes, const R: usize>(a: WeighArgs, first_row: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut s = [[S::splat(0.0); 4]; R];
+        for (r, s) in s.iter_mut().enumerate() {
+            for (i, s) in s.iter_mut().enumerate() {
+                *s = S::load(a.scores.add((first_row + r) * TILE + 16 * i));
+            }
+        }
+        let w = weights::<S, R>(a.rows.add(first_row), s, a.scale, a.softcap);
+        let biases = 16 * a.v_dim.div_ceil(CHANNELS);
+        for r in 0..R {
+            std::ptr::copy_nonoverlapping(w.p[r].as_ptr(), a.scores.add((first_row + r) * TILE), TILE);
+            let out = a.out.add((first_row + r) * state_len(a.v_dim));
+            std::ptr::write_bytes(out, 0, a.v_dim);
+            (*out.add(a.v_dim), *out.add(a.v_dim + 1)) = (w.max[r], w.sum[r]);
+            std::ptr::write_bytes(a.biases.add((first_row + r) * biases), 0, biases);
+        }
+    }
+}
+
+/// Adds the biases and folds the outputs into the rows' states.
+///
+/// # Safety
+/// As [`mixed_tile`].
+#[inline(always)]
+pub(crate) unsafe fn finish<S: Lanes>(a: WeighArgs) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let groups = a.v_dim.div_ceil(CHANNELS);
+        for r in 0..a.count {
+            let out = a.out.add(r * state_len(a.v_dim));
+            for g in 0..groups {
+                let bias = S::load(a.biases.add((r * groups + g) * 16));
+                let bias = S::splat(math::tree_sum(math::lanes::<S>(bias)));
+                for ch in (CHANNELS * g..a.v_dim.min(CHANNELS * (g + 1))).step_by(16) {
+                    S::store(out.add(ch), S::add(S::load(out.add(ch)), bias));
+                }
+            }
+            let row = *a.rows.add(r);
+            if row.first {
+                std::ptr::copy_nonoverlapping(out, row.state, a.v_dim + 2);
+            } else {
+                super::fold::<S>(FoldArgs { state: row.state, tile: out, v_dim: a.v_dim });
+            }
+        }
+    }
+}
+
+/// Values of some positions of a half whose codes have B bits; 0 is f16.
+///
+/// # Safety
+/// As [`mixed_tile`].
+#[inline(always)]
+pub(crate) unsafe fn values<S: Lanes, const B: u32>(a: ValueArgs) {
+    // SAFETY: as the caller vouches.
+    unsafe { by_rows!(S, a.count, |r, R| row_values::<S, B, R>(a, r)) }
+}
+
+#[inline(always)]
+unsafe fn row_values<S: Lanes, const B: u32, const R: usize>(a: ValueArgs, first_row: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let mut ch = 0;
+        while ch + CHANNELS <= a.v_dim {
+            channels::<S, B, R, 2>(a, first_row, ch);
+            ch += CHANNELS;
+        }
+        if ch < a.v_dim {
+            channels::<S, B, R, 1>(a, first_row, ch);
         }
     }
 }
 
 /// 16·C channels from ch: 32 that share their levels, or the last 16.
 #[inline(always)]
-unsafe fn channels<S: Lanes, const WIDE: bool, const R: usize, const C: usize>(
-    a: TileArgs,
-    w: &Weights<R>,
-    out: *mut f32,
+unsafe fn channels<S: Lanes, const B: u32, const R: usize, const C: usize>(
+    a: ValueArgs,
+    first_row: usize,
     ch: usize,
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
-        let (mut acc, mut biases) = ([[S::splat(0.0); C]; R], [S::splat(0.0); R]);
-        for (h, half) in a.values.into_iter().enumerate() {
-            let from = h * GROUP;
-            // What each row sees of this half, relative to it.
-            let mut seen = [(0, 0); R];
-            for (seen, &(lo, hi)) in seen.iter_mut().zip(&w.seen) {
-                *seen = (lo.clamp(from, from + GROUP) - from, hi.clamp(from, from + GROUP) - from);
-            }
-            let p = w.p.each_ref().map(|p| p.as_ptr().add(from));
-            let wide = widened(a).1.add(from * a.v_dim + ch);
-            if half.bits == 0 {
-                let stride = a.v_dim;
-                if WIDE {
-                    let rows = Row::<Wide> { values: wide.cast(), stride: 4 * stride, of: PhantomData };
-                    add_values::<S, Row<Wide>, R, C>(p, &seen, rows, &mut acc);
-                } else {
-                    let values = half.ptr.add(2 * (from * stride + ch));
-                    let rows = Row::<Halves> { values, stride: 2 * stride, of: PhantomData };
-                    add_values::<S, Row<Halves>, R, C>(p, &seen, rows, &mut acc);
-                }
-                continue;
-            }
-            if h == 0 && a.sinks.count > 0 && !a.sinks.values.is_null() {
-                let values = a.sinks.values.add(ch).cast();
-                let rows = Row::<Halves> { values, stride: 2 * a.v_dim, of: PhantomData };
-                let mut sinks = seen;
-                for (sinks, seen) in sinks.iter_mut().zip(&mut seen) {
-                    *sinks = (sinks.0.min(a.sinks.count), sinks.1.min(a.sinks.count));
-                    *seen = (seen.0.max(a.sinks.count), seen.1.max(a.sinks.count));
-                }
-                add_values::<S, Row<Halves>, R, C>(p, &sinks, rows, &mut acc);
-            }
-            let shares = shares::<S, R>(a, half, ch, p, &seen, &mut biases);
-            let shares = shares.each_ref().map(|s| s.as_ptr());
-            if WIDE {
-                let rows = Row::<Wide> { values: wide.cast(), stride: 4 * a.v_dim, of: PhantomData };
-                add_values::<S, Row<Wide>, R, C>(shares, &seen, rows, &mut acc);
-            } else {
-                with_bits!(half.bits, B => {
-                    let whole = a.v_dim / CHANNELS;
-                    let rows = if C == 2 {
-                        Positions::<B> {
-                            units: half.ptr.add(ch / CHANNELS * unit_bytes(B)),
-                            stride: whole * unit_bytes(B),
-                        }
-                    } else {
-                        Positions::<B> { units: half.ptr.add(GROUP * whole * unit_bytes(B)), stride: unit_bytes(B) }
-                    };
-                    add_values::<S, Positions<B>, R, C>(shares, &seen, rows, &mut acc);
-                });
+        // What each row sees of these positions, relative to the half.
+        let mut seen = [(0, 0); R];
+        let mut p = [std::ptr::null(); R];
+        for r in 0..R {
+            let row = *a.rows.add(first_row + r);
+            let within = |pos: u8| (pos as usize).clamp(a.from, a.to) - a.first;
+            seen[r] = (within(row.lo), within(row.hi));
+            p[r] = a.p.add((first_row + r) * TILE + a.first);
+        }
+        let mut acc = [[S::splat(0.0); C]; R];
+        for (r, acc) in acc.iter_mut().enumerate() {
+            for (i, acc) in acc.iter_mut().enumerate() {
+                *acc = S::load(a.out.add((first_row + r) * state_len(a.v_dim) + ch + 16 * i));
             }
         }
+        if B == 0 {
+            let rows = Row::<Halves> { values: a.half.ptr.add(2 * ch), stride: 2 * a.v_dim, of: PhantomData };
+            add_values::<S, Row<Halves>, R, C>(p, &seen, rows, &mut acc);
+        } else {
+            let shares = shares::<S, B, R>(a, first_row, ch, p, &seen);
+            let mut s = [std::ptr::null(); R];
+            for (s, shares) in s.iter_mut().zip(&shares) {
+                *s = shares.as_ptr();
+            }
+            let whole = a.v_dim / CHANNELS;
+            let (units, stride) = if C == 2 {
+                (a.half.ptr.add(ch / CHANNELS * unit_bytes(B)), whole * unit_bytes(B))
+            } else {
+                (a.half.ptr.add(GROUP * whole * unit_bytes(B)), unit_bytes(B))
+            };
+            add_values::<S, Positions<B>, R, C>(s, &seen, Positions { units, stride }, &mut acc);
+        }
         for (r, acc) in acc.iter().enumerate() {
-            let bias = S::splat(math::tree_sum(math::lanes::<S>(biases[r])));
             for (i, &acc) in acc.iter().enumerate() {
-                S::store(out.add(r * state_len(a.v_dim) + ch + 16 * i), S::add(acc, bias));
+                S::store(a.out.add((first_row + r) * state_len(a.v_dim) + ch + 16 * i), acc);
             }
         }
     }
 }
 
-/// Each row's weights times the scales of the channels from ch, and in `biases` what their zeros add.
+/// Each row's weights times the scales of the channels from ch; what their zeros add goes to the biases.
 #[inline(always)]
-unsafe fn shares<S: Lanes, const R: usize>(
-    a: TileArgs,
-    half: Half,
+unsafe fn shares<S: Lanes, const B: u32, const R: usize>(
+    a: ValueArgs,
+    first_row: usize,
     ch: usize,
     p: [*const f32; R],
     seen: &[(usize, usize); R],
-    biases: &mut [S::F; R],
 ) -> [[f32; GROUP]; R] {
     // SAFETY: as the caller vouches.
     unsafe {
-        let levels = half.ptr.add(a.v_dim * unit_bytes(half.bits)).cast::<u16>();
-        let scales = levels.add(ch / CHANNELS * GROUP);
-        let zeros = scales.add(a.v_dim.div_ceil(CHANNELS) * GROUP);
+        let (group, groups) = (ch / CHANNELS, a.v_dim.div_ceil(CHANNELS));
+        let scales = a.half.ptr.add(a.v_dim * unit_bytes(B)).cast::<u16>().add(group * GROUP);
+        let zeros = scales.add(groups * GROUP);
         let mut shares = [[0.0f32; GROUP]; R];
         for r in 0..R {
+            let bias = a.biases.add(((first_row + r) * groups + group) * 16);
+            let mut sum = S::load(bias);
             let (lo, hi) = seen[r];
             for i in [0, 16] {
-                let mut weight = S::load(p[r].add(i));
-                let mut zero = S::load_f16(zeros.add(i));
-                if lo > i || hi < i + 16 {
-                    let (mut some, mut its) = (math::lanes::<S>(weight), math::lanes::<S>(zero));
-                    for pos in (0..16).filter(|pos| i + pos < lo || i + pos >= hi) {
-                        (some[pos], its[pos]) = (0.0, 0.0);
-                    }
-                    (weight, zero) = (S::load(some.as_ptr()), S::load(its.as_ptr()));
-                }
+                // What the row does not see has no part: neither its weight nor its zero, which may be NaN.
+                let (from, to) = (S::splat(lo as f32), S::splat(hi as f32));
+                let at = S::load(INDICES.as_ptr().add(i));
+                let nothing = S::splat(0.0);
+                let mut weight = S::select_lt(at, from, nothing, S::load(p[r].add(i)));
+                let mut zero = S::select_lt(at, from, nothing, S::load_f16(zeros.add(i)));
+                weight = S::select_lt(at, to, weight, nothing);
+                zero = S::select_lt(at, to, zero, nothing);
                 S::store(shares[r].as_mut_ptr().add(i), S::mul(weight, S::load_f16(scales.add(i))));
-                biases[r] = S::fma(weight, zero, biases[r]);
+                sum = S::fma(weight, zero, sum);
             }
+            S::store(bias, sum);
         }
         shares
     }

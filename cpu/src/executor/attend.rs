@@ -9,8 +9,9 @@ use tensor::kv::{BLOCK_POSITIONS, Codes, GROUP_POSITIONS, KvLayer, Place, Side};
 use tensor::op::{BufferId, Plan};
 
 use super::{Signs, StepView, widest_state};
+use crate::attention::packed::{Half, MixedArgs, Sinks};
 use crate::attention::store::PackArgs;
-use crate::attention::{self, Half, QueryRow, Sinks, TileArgs, state_len};
+use crate::attention::{self, QueryRow, TileArgs, state_len};
 use crate::pool::Worker;
 
 /// Tokens of one unit of a longer span.
@@ -388,22 +389,41 @@ impl StepView<'_> {
         if rows.is_empty() {
             return;
         }
+        let (keys, values) = (&a.layer.keys, &a.layer.values);
+        let scratch = self.core.scratch[w.id].ptr();
+        let [key_halves, value_halves] =
+            [keys, values].map(|side| self.halves(side, span, kv_head, tile, packed));
         // SAFETY: the blocks lie in their pools with the layer's keys and values at these offsets; the cache is only
         // read in this stage; the scratch is this thread's and as long as `scratch_len` says.
         unsafe {
-            let args = TileArgs {
-                rows: rows.as_ptr(),
-                count: rows.len(),
-                keys: self.halves(&a.layer.keys, span, kv_head, tile, packed),
-                values: self.halves(&a.layer.values, span, kv_head, tile, packed),
-                sinks: self.sinks(a, span, kv_head, tile, packed[0]),
-                k_dim: a.layer.keys.dim,
-                v_dim: a.layer.values.dim,
-                scale: a.scale,
-                softcap: a.softcap,
-                scratch: self.core.scratch[w.id].ptr(),
-            };
-            self.core.table.tile(rows, args);
+            if packed == [false; 2] {
+                let args = TileArgs {
+                    rows: rows.as_ptr(),
+                    count: rows.len(),
+                    keys: key_halves[0].ptr.cast(),
+                    values: value_halves[0].ptr.cast(),
+                    k_dim: keys.dim,
+                    v_dim: values.dim,
+                    scale: a.scale,
+                    softcap: a.softcap,
+                    scratch,
+                };
+                self.core.table.tile(rows, args);
+            } else {
+                let args = MixedArgs {
+                    rows: rows.as_ptr(),
+                    count: rows.len(),
+                    keys: key_halves,
+                    values: value_halves,
+                    sinks: self.sinks(a, span, kv_head, tile, packed[0]),
+                    k_dim: keys.dim,
+                    v_dim: values.dim,
+                    scale: a.scale,
+                    softcap: a.softcap,
+                    scratch,
+                };
+                self.core.table.mixed_tile(rows, args);
+            }
         }
     }
 }

@@ -74,7 +74,8 @@ impl Driver {
     fn fill(&mut self, pools: &[usize]) -> Result<()> {
         let vocab = self.plan.vocab;
         // Until the first block is packed, where the cache packs at all and the context goes so far.
-        let all = (self.plan.kv.settings.window + BLOCK_POSITIONS).min(self.most_context).max(BLOCK_POSITIONS);
+        let all =
+            (self.plan.kv.settings.window + BLOCK_POSITIONS).min(self.most_context).max(BLOCK_POSITIONS);
         let tokens: Vec<u32> = (0..all).map(|i| ((i * 7919 + 13) % vocab) as u32).collect();
         for (i, tokens) in tokens.chunks(GROUP_POSITIONS).enumerate() {
             let start = i * GROUP_POSITIONS;

@@ -56,7 +56,11 @@ impl Source {
             .iter()
             .map(|f| f.sha256.clone().unwrap_or_else(|| format!("unhashed-{}-{}", f.size, f.mtime_ns)))
             .collect();
-        ModelId { hash: hashes.join("+"), name: name_of(&self.path), precision: self.precision(&KvSettings::default()) }
+        ModelId {
+            hash: hashes.join("+"),
+            name: name_of(&self.path),
+            precision: self.precision(&KvSettings::default()),
+        }
     }
 
     /// Encodings of weights, activations and a cache.
