@@ -120,6 +120,8 @@ struct Block {
     bits: Option<Bits>,
     halves: Vec<u16>,
     groups: [Vec<u8>; 2],
+    /// What the groups stand for.
+    decoded: [Vec<f32>; 2],
 }
 
 impl Block {
@@ -132,7 +134,8 @@ impl Block {
             None => Vec::new(),
             Some(b) => pack(portable(), side, b, &halves, half, if half == 0 { sinks } else { 0 }),
         });
-        Block { side, bits, halves, groups }
+        let decoded = [0, 1].map(|half| bits.map_or(Vec::new(), |b| unpack_group(&side, b, &groups[half])));
+        Block { side, bits, halves, groups, decoded }
     }
 
     /// Where the halves of the tile lie for a query that sees `packed`.
@@ -153,9 +156,7 @@ impl Block {
             SideKind::Values => (position * dim + channel, position % GROUP_POSITIONS * dim + channel),
         };
         match self.bits {
-            Some(b) if packed[half] && position >= sinks => {
-                unpack_group(&self.side, b, &self.groups[half])[within] as f64
-            }
+            Some(_) if packed[half] && position >= sinks => self.decoded[half][within] as f64,
             _ => f16::from_bits(self.halves[at]).to_f64(),
         }
     }
