@@ -491,7 +491,7 @@ proptest! {
                         h.truncate(to);
                         h.push(0);
                     } else {
-                        prop_assert!(window.is_some(), "full attention can return anywhere");
+                        prop_assert!(window.is_some() || !kv.is_f16(), "full attention over halves can return anywhere");
                     }
                 }
                 Act::Keep(i) if i < live.len() => live[i].0.keep(),
