@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """plumb and llama.cpp on the same models, alternating, on an idle machine.
 
-usage: peer.py [--models DIR] [--peer DIR] [--plumb FILE] [--only NAME,…] [--rounds 5] [--threads 2] [--out NAME] [--peer-only]
+usage: peer.py [--models DIR] [--peer DIR] [--plumb FILE] [--only NAME,…] [--rounds 5] [--threads 2] [--out NAME] [--peer-only] [--prompt-only]
 
 Each round times, one after the other: read bandwidth at the model's working set (4 KiB and 2 MiB pages), the peer's
 prompt of 512 tokens, plumb (prompt of 512 tokens and 128 generated behind it), the peer's 128 tokens at depth 512. The peer
@@ -112,9 +112,10 @@ def plumb_once(plumb, model, prompt, threads):
 def one_model(name, a, bandwidth):
     model, peer = a.models / f"{name}.gguf", a.peer
     prompt_args, gen_args = ["-p", PROMPT, "-n", 0], ["-p", 0, "-n", GENERATED, "-d", PROMPT]
-    first = {fa: (bench(peer, model, fa, a.threads, prompt_args)[0], bench(peer, model, fa, a.threads, gen_args)[0])
-             for fa in (0, 1)}
-    fa_prompt, fa_gen = (max((0, 1), key=lambda fa: first[fa][i]) for i in (0, 1))
+    timed = [prompt_args] if a.prompt_only else [prompt_args, gen_args]
+    first = {fa: tuple(bench(peer, model, fa, a.threads, args)[0] for args in timed) for fa in (0, 1)}
+    best = [max((0, 1), key=lambda fa: first[fa][i]) for i in range(len(timed))]
+    fa_prompt, fa_gen = best[0], best[-1]
     samples = {k: [] for k in ("peer_prompt", "peer_generation", "plumb_prompt", "plumb_generation", "bandwidth_4k",
                                "bandwidth_2m", "plumb")}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as f:
@@ -126,10 +127,15 @@ def one_model(name, a, bandwidth):
             weights = plumb_once(a.plumb, model, f.name, a.threads)["weight_bytes_per_token"]
         stream = weights + KV_BYTES[name] * (PROMPT + GENERATED // 2)
         for i in range(a.rounds):
-            for page in ("4k", "2m"):
+            for page in () if a.prompt_only else ("4k", "2m"):
                 samples[f"bandwidth_{page}"].append(json.loads(run([bandwidth, stream, a.threads, page, 1.0]))["median_gb_per_s"])
             samples["peer_prompt"].append(bench(peer, model, fa_prompt, a.threads, prompt_args)[0])
             ours = None if a.peer_only else plumb_once(a.plumb, model, f.name, a.threads)
+            if a.prompt_only:
+                samples["plumb_prompt"].append(ours["prompt_tokens_per_s"])
+                print(f"{name} round {i + 1}: prompt {ours['prompt_tokens_per_s']:.1f} against {samples['peer_prompt'][-1]:.1f}",
+                      file=sys.stderr)
+                continue
             rate, build = bench(peer, model, fa_gen, a.threads, gen_args)
             samples["peer_generation"].append(rate)
             if not ours:
@@ -141,6 +147,9 @@ def one_model(name, a, bandwidth):
             print(f"{name} round {i + 1}: prompt {ours['prompt_tokens_per_s']:.1f} against {samples['peer_prompt'][-1]:.1f}, "
                   f"generation {ours['generated_tokens_per_s']:.1f} against {rate:.1f}", file=sys.stderr)
     samples = {k: v for k, v in samples.items() if v}
+    if a.prompt_only:
+        return {"model": name, "peer_fa": {"prompt": fa_prompt}, "samples": samples,
+                "median": {k: statistics.median(v) for k, v in samples.items()}}
     last = samples["plumb"][-1] if "plumb" in samples else {"prompt_tokens": PROMPT, "generated_tokens": GENERATED}
     page = "2m" if last.get("huge_page_bytes", 0) >= weights * 0.9 else "4k"
     return {"model": name, "peer_build": build, "peer_fa": {"prompt": fa_prompt, "generation": fa_gen},
@@ -150,6 +159,11 @@ def one_model(name, a, bandwidth):
 
 
 def table(results):
+    if "peer_generation" not in results[0]["samples"]:
+        rows = (f"| {r['model']} | {r['median']['peer_prompt']:.1f} | {r['median']['plumb_prompt']:.1f} | "
+                f"**{r['median']['plumb_prompt'] / r['median']['peer_prompt']:.2f}×** | {GOALS[r['model']][1]}× |" for r in results)
+        return "\n".join([f"| model, prompt of {PROMPT} | llama.cpp tokens/s | plumb tokens/s | ratio | goal |",
+                          "|---|---:|---:|---:|---:|", *rows]) + "\n"
     if "plumb" not in results[0]["samples"]:
         rows = (f"| {r['model']} | {r['median']['peer_prompt']:.1f} | {r['median']['peer_generation']:.1f} | "
                 f"{r['median']['bandwidth_4k']:.1f} / {r['median']['bandwidth_2m']:.1f} |" for r in results)
@@ -177,6 +191,7 @@ def main():
     ap.add_argument("--rounds", type=int, default=5)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--out", default="peer", help="name of the files in benches/results")
+    ap.add_argument("--prompt-only", action="store_true", help="the prompts alone")
     ap.add_argument("--peer-only", action="store_true", help="the peer and the bandwidth, without plumb")
     a = ap.parse_args()
     others = check_idle()
