@@ -43,6 +43,12 @@ fn json_has_every_field_and_no_other() {
         "weight_bytes_per_token",
         "resident_bytes",
         "huge_page_bytes",
+        "weight_file_bytes",
+        "tokenizer_bytes",
+        "kv",
+        "kv_formula_bytes",
+        "kv_used_bytes",
+        "kv_pool_bytes",
         "seed",
         "fingerprint",
         "finish_reason",
@@ -253,20 +259,71 @@ wait(b"> ")
 os.write(fd, b"/stats\r")
 wait(b"kept from before")
 wait(b"> ")
+os.write(fd, b"/save " + os.environb[b"KEPT"] + b"\r")
+wait(b" tokens, ")
+wait(b"> ")
 os.write(fd, b"/reset\r")
 wait(b"new conversation")
+wait(b"> ")
+os.write(fd, b"/load " + os.environb[b"KEPT"] + b"\r")
+wait(b" tokens from ")
+wait(b"> ")
+os.write(fd, b"And the sea?\r")
+wait(b"> ")
+os.write(fd, b"/stats\r")
+wait(b"kept from before")
+wait(b"> ")
+os.write(fd, b"/load /nowhere/at/all\r")
+wait(b"nowhere")
 wait(b"> ")
 os.write(fd, b"\x04")
 _, status = os.waitpid(pid, 0)
 sys.exit(os.waitstatus_to_exitcode(status))
 "#;
+    let kept = tempfile::tempdir().unwrap();
     let chat = ["run", "smollm2-135m", "--temp", "0", "--max-tokens", "20"];
     let mut command = Command::new("python3");
     command.args(["-c", script, env!("CARGO_BIN_EXE_plumb")]).args(chat);
     let like = plumb(&kept_cache());
     command
         .envs(like.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .env("KEPT", kept.path().join("kept"))
         .env("TERM", "xterm")
         .env("NO_COLOR", "1");
     ok(&mut command);
+}
+
+#[test]
+fn a_packed_cache_answers_in_less_memory_and_says_so() {
+    // Long enough that most of it has left the window.
+    let prompt = "The ferry left at six, before the fog had decided whether to stay. ".repeat(60);
+    let run = |kv: &str| {
+        let args = ["--raw", "--max-tokens", "8", "--ctx", "2048", "--fingerprint", "--kv", kv];
+        json(smollm(&prompt).args(args))
+    };
+    let (halves, q4, again) = (run("f16"), run("q4"), run("q4"));
+    assert_eq!((halves["kv"].as_str(), q4["kv"].as_str()), (Some("f16"), Some("q4-w128-s4-rk")));
+    assert_eq!(q4["fingerprint"], again["fingerprint"]);
+    assert_ne!(q4["fingerprint"], halves["fingerprint"]);
+    let bytes = |report: &serde_json::Value, name: &str| report[name].as_f64().unwrap();
+    let ratio = bytes(&q4, "kv_formula_bytes") / bytes(&halves, "kv_formula_bytes");
+    assert!((0.31..0.6).contains(&ratio), "{ratio}");
+    for report in [&halves, &q4] {
+        let (used, formula) = (bytes(report, "kv_used_bytes"), bytes(report, "kv_formula_bytes"));
+        assert!(used >= formula && used < 1.6 * formula, "{used} for {formula}");
+    }
+    assert!(bytes(&q4, "resident_bytes") < bytes(&halves, "resident_bytes"));
+}
+
+#[test]
+fn a_cache_that_cannot_be_is_refused_with_the_numbers() {
+    for (args, says) in [
+        (&["--kv", "q7"][..], "f16, q8, q6, q5, q4, q3, q2"),
+        (&["--kv", "q4", "--ctx", "100", "--kv-window", "101"], "at most the context, 100, found 101"),
+        (&["--kv", "q4", "--kv-sinks", "33"], "at most 32, found 33"),
+        (&["--kv-window", "64"], "--kv-window needs a packed format"),
+    ] {
+        let found = fails(smollm("Hello").args(args), 2);
+        assert!(found.contains(says), "{found}");
+    }
 }
