@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = super::at_least_one)]
     ctx: Vec<usize>,
     #[command(flatten)]
-    kv: super::kv::Flags,
+    kv: super::kv::KvFlags,
     /// Sequences that are full at once
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = super::at_least_one)]
     batch: usize,

@@ -6,7 +6,7 @@ use crate::failure::usage;
 
 /// How keys and values are stored.
 #[derive(clap::Args, Clone, Debug, Default)]
-pub(crate) struct Flags {
+pub(crate) struct KvFlags {
     /// How keys and values are stored: f16, q8, q6, q5, q4, q3 or q2 for both, or apart as KEYS/VALUES [default: f16]
     #[arg(long, value_name = "FORMAT", help_heading = "KV cache")]
     pub(crate) kv: Option<KvSettings>,
@@ -30,7 +30,7 @@ pub(crate) enum Rotated {
     Both,
 }
 
-impl Flags {
+impl KvFlags {
     /// The settings for a context.
     pub(crate) fn settings(&self, context: usize) -> anyhow::Result<KvSettings> {
         let kv = self.kv.unwrap_or_default();
@@ -69,7 +69,7 @@ impl Flags {
     }
 
     /// Flags from settings such as `kv=q4`, `kv-window=64`, of which `get` gives the text.
-    pub(crate) fn from_settings(get: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<Flags> {
+    pub(crate) fn from_settings(get: &dyn Fn(&str) -> Option<String>) -> anyhow::Result<KvFlags> {
         let wrong = |key: &str, text: &str, e: String| usage(format!("{key}={text}: {e}"));
         let number = |key: &str| {
             get(key)
@@ -80,7 +80,7 @@ impl Flags {
         let rotate = get("kv-rotate").map(|t| {
             <Rotated as clap::ValueEnum>::from_str(&t, false).map_err(|e| wrong("kv-rotate", &t, e))
         });
-        Ok(Flags {
+        Ok(KvFlags {
             kv: kv.transpose()?,
             kv_window: number("kv-window")?,
             kv_sinks: number("kv-sinks")?,
@@ -97,22 +97,22 @@ mod tests {
 
     #[test]
     fn flags_become_settings_or_an_error_with_the_numbers() {
-        let flags = |kv: &str| Flags { kv: Some(kv.parse().unwrap()), ..Flags::default() };
+        let flags = |kv: &str| KvFlags { kv: Some(kv.parse().unwrap()), ..KvFlags::default() };
         assert_eq!(
-            Flags::default().settings(100).unwrap(),
+            KvFlags::default().settings(100).unwrap(),
             KvSettings { window: 100, ..KvSettings::default() }
         );
         let q4 = flags("q4").settings(4096).unwrap();
         assert_eq!((q4.window, q4.sinks, q4.rotate_keys, q4.rotate_values), (128, 4, true, false));
         let q8 = flags("q8").settings(64).unwrap();
         assert_eq!((q8.window, q8.sinks, q8.rotate_keys), (64, 0, false));
-        let both = Flags { kv_rotate: Some(Rotated::Both), kv_window: Some(0), ..flags("q2/q8") };
+        let both = KvFlags { kv_rotate: Some(Rotated::Both), kv_window: Some(0), ..flags("q2/q8") };
         let both = both.settings(4096).unwrap();
         assert_eq!((both.window, both.rotate_keys, both.rotate_values), (0, true, true));
         for (wrong, says) in [
-            (Flags { kv_window: Some(5000), ..flags("q4") }, "4096, found 5000"),
-            (Flags { kv_sinks: Some(33), ..flags("q4") }, "at most 32, found 33"),
-            (Flags { kv_sinks: Some(4), ..flags("f16") }, "--kv-sinks needs"),
+            (KvFlags { kv_window: Some(5000), ..flags("q4") }, "4096, found 5000"),
+            (KvFlags { kv_sinks: Some(33), ..flags("q4") }, "at most 32, found 33"),
+            (KvFlags { kv_sinks: Some(4), ..flags("f16") }, "--kv-sinks needs"),
         ] {
             let e = wrong.settings(4096).unwrap_err().to_string();
             assert!(e.contains(says), "{e}");

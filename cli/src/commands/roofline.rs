@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,512,4096")]
     ctx: Vec<usize>,
     #[command(flatten)]
-    kv: super::kv::Flags,
+    kv: super::kv::KvFlags,
     /// Sequences of a step
     #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = super::at_least_one)]
     batch: usize,

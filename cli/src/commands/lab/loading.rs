@@ -117,7 +117,7 @@ impl Source {
         let context = number("context")?.unwrap_or(positions.min(most));
         // A sample forks the sequences that stand at its depth, so that both hold blocks at once.
         let sequences = if keep_prefixes { sequences } else { 2 * sequences };
-        let kv = kv::Flags::from_settings(&|key| settings.get(key).cloned())?.settings(context)?;
+        let kv = kv::KvFlags::from_settings(&|key| settings.get(key).cloned())?.settings(context)?;
         let kv = KvSettings { nudged: settings.contains_key("kv-nudged"), ..kv };
         let options = LoadOptions {
             context: Some(context),

@@ -74,7 +74,7 @@ pub(crate) struct Args {
     #[arg(long)]
     stats: bool,
     #[command(flatten)]
-    kv: super::kv::Flags,
+    kv: super::kv::KvFlags,
     #[command(flatten)]
     sampling: sampling::Flags,
 }
