@@ -213,9 +213,9 @@ impl Cache {
         let list = &table.blocks[g];
         let end = table.len() + added;
         let written = self.layout.blocks(g, self.layout.written(g, table.len()..end));
-        let shared = list.iter().take(written.end).skip(written.start);
-        let shared = shared.filter(|&&id| self.pools[g].is_shared(id)).count();
-        self.layout.table_len(g, end).saturating_sub(list.len()) + shared
+        let replaced = list.iter().take(written.end).skip(written.start);
+        let replaced = replaced.filter(|&&id| id == BlockId::NONE || self.pools[g].is_shared(id)).count();
+        self.layout.table_len(g, end).saturating_sub(list.len()) + replaced
     }
 
     fn extend(&mut self, g: usize, table: &mut Table, added: usize, copy: &mut CopyBlock<'_>) -> Result<()> {
@@ -230,7 +230,10 @@ impl Cache {
             |pool: &Pool| Error::CacheFull { needed: 1, free: pool.free.len(), total: pool.holders.len() };
         let list = &mut table.blocks[g];
         for slot in list.iter_mut().take(written.end).skip(written.start) {
-            if pool.is_shared(*slot) {
+            if *slot == BlockId::NONE {
+                // Freed, then returned to: nothing that it held is needed.
+                *slot = pool.take().ok_or_else(|| full(pool))?;
+            } else if pool.is_shared(*slot) {
                 let new = pool.take().ok_or_else(|| full(pool))?;
                 if let Err(e) = copy(g, *slot, new) {
                     pool.release(new);
