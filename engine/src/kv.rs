@@ -370,3 +370,7 @@ impl Cache {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "kv_interleavings.rs"]
+mod interleavings;
