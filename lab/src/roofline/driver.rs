@@ -107,32 +107,43 @@ impl Driver {
     /// Runs one step in which each sequence gets one token after `context` positions, `repeat` times.
     ///
     /// # Errors
-    /// A context beyond what was loaded; the device's error; operations cannot be timed.
+    /// As [`Driver::steps_at`].
     pub fn steps(&mut self, context: usize, repeat: usize, with_ops: bool) -> Result<Vec<Step>> {
-        if context > self.most_context {
-            return Err(Error::invalid(
-                "context of a step",
-                format!("at most {}", self.most_context),
-                context,
-            ));
+        self.steps_at(&vec![context; self.sequences], repeat, with_ops)
+    }
+
+    /// Runs one step in which sequence i gets one token after `contexts[i]` positions, `repeat` times. Fewer contexts
+    /// than sequences step the first ones.
+    ///
+    /// # Errors
+    /// A context beyond what was loaded, or more of them than sequences; the device's error; operations cannot be timed.
+    pub fn steps_at(&mut self, contexts: &[usize], repeat: usize, with_ops: bool) -> Result<Vec<Step>> {
+        if contexts.is_empty() || contexts.len() > self.sequences {
+            let most = format!("1 to {}", self.sequences);
+            return Err(Error::invalid("sequences of a step", most, contexts.len()));
         }
-        let tables: Vec<_> = (0..self.sequences).map(|s| self.tables(s, context + 1)).collect();
+        if let Some(&beyond) = contexts.iter().find(|&&c| c > self.most_context) {
+            let most = format!("at most {}", self.most_context);
+            return Err(Error::invalid("context of a step", most, beyond));
+        }
+        let tables: Vec<_> = contexts.iter().enumerate().map(|(s, c)| self.tables(s, c + 1)).collect();
         let tokens: Vec<u32> =
-            (0..self.sequences).map(|s| ((s * 7919 + 13) % self.plan.vocab) as u32).collect();
+            (0..contexts.len()).map(|s| ((s * 7919 + 13) % self.plan.vocab) as u32).collect();
         let span = |s: usize| Span {
             tokens: &tokens[s..s + 1],
-            start: context,
+            start: contexts[s],
             tables: &tables[s],
             logits: LogitRows::Last,
         };
-        let spans: Vec<Span<'_>> = (0..self.sequences).map(span).collect();
+        let spans: Vec<Span<'_>> = (0..contexts.len()).map(span).collect();
+        let logits = contexts.len() * self.plan.vocab;
         let last = Last::default();
         let sink = || Box::new(last.clone()) as Box<dyn OpSink>;
         self.executor.time_operations(with_ops.then(sink))?;
         let mut steps = Vec::with_capacity(repeat);
         for _ in 0..repeat {
             let start = Instant::now();
-            self.executor.run(&spans, &mut self.logits)?;
+            self.executor.run(&spans, &mut self.logits[..logits])?;
             let wall_ns = start.elapsed().as_nanos() as u64;
             let mut step = std::mem::take(&mut *last.0.lock().unwrap_or_else(PoisonError::into_inner));
             step.wall_ns = wall_ns;
