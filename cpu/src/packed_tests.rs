@@ -237,6 +237,7 @@ fn one_tile(r: &mut Random, dim: usize, keys: Format, values: Format, packed: [b
                 scale,
                 softcap: 0.0,
                 scratch: scratch.as_mut_ptr(),
+                next: [std::ptr::null(); 2],
             };
             // SAFETY: tiles, states and scratch have the sizes that the arguments state.
             unsafe { t.mixed_tile(rows, args) };

@@ -522,6 +522,7 @@ fn attention() {
                             scale,
                             softcap,
                             scratch: scratch.as_mut_ptr(),
+                            next: std::ptr::null(),
                         };
                         // SAFETY: tiles, states and scratch have the sizes that the arguments state.
                         unsafe { t.tile(rows, args) };

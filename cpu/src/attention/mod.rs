@@ -13,6 +13,8 @@
 //! Departures from the plain loops:
 //! 1. up to [`Lanes::SCORE_ROWS`] query rows advance together and share each key and value that is loaded;
 //! 2. many rows (a prompt) first widen the tile to f32 once; the values are the same, so the bits are.
+//! 3. few rows (a token) fetch ahead: the values while the keys are read, the next tile's keys while the values are. Tiles
+//!    lie apart, so the processor's own prefetching sees only their ends, and each start would wait for memory.
 #![allow(clippy::needless_range_loop)] // indices run over several arrays at once
 
 pub(crate) mod packed;
@@ -59,6 +61,8 @@ pub(crate) struct TileArgs {
     pub(crate) softcap: f32,
     /// f32 [`scratch_len`].
     pub(crate) scratch: *mut f32,
+    /// The keys that this thread attends next; they are only prefetched.
+    pub(crate) next: *const u8,
 }
 
 /// f32 elements of a thread's scratch that a tile uses.
@@ -110,6 +114,8 @@ struct Weights<const R: usize> {
 /// How tile elements are stored.
 trait Element: Copy {
     const BYTES: usize;
+    /// Fetches 128 bytes ahead, where elements come from memory.
+    unsafe fn ahead<S: Lanes>(p: *const u8);
     unsafe fn load<S: Lanes>(p: *const u8) -> S::F;
 }
 #[derive(Clone, Copy)]
@@ -119,6 +125,14 @@ struct Wide;
 impl Element for Halves {
     const BYTES: usize = 2;
     #[inline(always)]
+    unsafe fn ahead<S: Lanes>(p: *const u8) {
+        // SAFETY: a prefetch may be of any address.
+        unsafe {
+            S::prefetch(p);
+            S::prefetch(p.wrapping_add(64));
+        }
+    }
+    #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u8) -> S::F {
         // SAFETY: 16 f16 at p.
         unsafe { S::load_f16(p.cast()) }
@@ -126,6 +140,8 @@ impl Element for Halves {
 }
 impl Element for Wide {
     const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn ahead<S: Lanes>(_: *const u8) {}
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u8) -> S::F {
         // SAFETY: 16 f32 at p.
@@ -179,11 +195,15 @@ unsafe fn block<S: Lanes, E: Element, const R: usize>(
         for (r, q) in q.iter_mut().enumerate() {
             *q = (*rows.add(r)).q;
         }
-        let s = scores::<S, E, R>(a.k_dim, q, keys);
+        let s = scores::<S, E, R>(a.k_dim, q, keys, a.values.cast());
         let w = weights::<S, R>(rows, s, a.scale, a.softcap);
         let out = a.scratch.add((a.k_dim + a.v_dim) * TILE);
-        weighted::<S, E, R>(a.v_dim, &w, values, out);
-        fold_rows::<S, R>(rows, &w, a.v_dim, out);
+        weighted::<S, E, R>(a.v_dim, &w, values, out, a.next);
+        for r in 0..R {
+            let end = out.add(r * state_len(a.v_dim) + a.v_dim);
+            (*end, *end.add(1)) = (w.max[r], w.sum[r]);
+        }
+        fold_rows::<S>(rows, R, a.v_dim, out);
     }
 }
 
@@ -240,41 +260,54 @@ unsafe fn weights<S: Lanes, const R: usize>(
     }
 }
 
-/// Folds the tile's outputs of R rows, at `out`, into their states.
+/// Rows whose folds share one exponential.
+const FOLD_ROWS: usize = 8;
+
+/// Folds the tile's outputs of some rows, each at [`state_len`] from `out` with its maximum and sum behind it, into
+/// their states.
 #[inline(always)]
-unsafe fn fold_rows<S: Lanes, const R: usize>(
-    rows: *const QueryRow,
-    w: &Weights<R>,
-    v_dim: usize,
-    out: *mut f32,
-) {
+unsafe fn fold_rows<S: Lanes>(rows: *const QueryRow, count: usize, v_dim: usize, out: *mut f32) {
+    debug_assert!(count <= FOLD_ROWS);
     // SAFETY: as the caller vouches.
     unsafe {
         let stride = state_len(v_dim);
-        for r in 0..R {
-            *out.add(r * stride + v_dim) = w.max[r];
-            *out.add(r * stride + v_dim + 1) = w.sum[r];
-        }
         // The folds' two factors of every row come from one exponential.
-        let mut below = [0.0f32; 16];
-        for r in 0..R {
-            let state = (*rows.add(r)).state;
-            if !(*rows.add(r)).first {
-                let before = *state.add(v_dim);
-                let both = larger(before, w.max[r]);
-                (below[2 * r], below[2 * r + 1]) = (before - both, w.max[r] - both);
+        let mut below = [0.0f32; 2 * FOLD_ROWS];
+        let mut is_fold = false;
+        for r in 0..count {
+            let row = *rows.add(r);
+            if !row.first {
+                let (before, here) = (*row.state.add(v_dim), *out.add(r * stride + v_dim));
+                let both = larger(before, here);
+                (below[2 * r], below[2 * r + 1]) = (before - both, here - both);
+                is_fold = true;
             }
         }
-        let factors = math::lanes::<S>(math::exp::<S>(S::load(below.as_ptr())));
-        for r in 0..R {
+        let factors = match is_fold {
+            true => math::lanes::<S>(math::exp::<S>(S::load(below.as_ptr()))),
+            false => below,
+        };
+        for r in 0..count {
             let row = *rows.add(r);
             let part = out.add(r * stride);
             if row.first {
-                std::ptr::copy_nonoverlapping(part, row.state, v_dim + 2);
+                copy::<S>(part, row.state, v_dim);
+                (*row.state.add(v_dim), *row.state.add(v_dim + 1)) = (*part.add(v_dim), *part.add(v_dim + 1));
             } else {
                 let (x, y) = (S::splat(factors[2 * r]), S::splat(factors[2 * r + 1]));
                 join::<S>(FoldArgs { state: row.state, tile: part, v_dim }, x, y);
             }
+        }
+    }
+}
+
+/// Copies a multiple of 16: for so little, a call takes longer.
+#[inline(always)]
+unsafe fn copy<S: Lanes>(from: *const f32, to: *mut f32, len: usize) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        for i in (0..len).step_by(16) {
+            S::store(to.add(i), S::load(from.add(i)));
         }
     }
 }
@@ -285,22 +318,26 @@ unsafe fn scores<S: Lanes, E: Element, const R: usize>(
     k_dim: usize,
     q: [*const f32; R],
     keys: *const u8,
+    ahead: *const u8,
 ) -> [[S::F; 4]; R] {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut acc = [[S::splat(0.0); 4]; R];
-        for ch in 0..k_dim {
-            let key = keys.add(ch * TILE * E::BYTES);
-            let k: [S::F; 4] = [
-                E::load::<S>(key),
-                E::load::<S>(key.add(16 * E::BYTES)),
-                E::load::<S>(key.add(32 * E::BYTES)),
-                E::load::<S>(key.add(48 * E::BYTES)),
-            ];
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let x = S::splat(*q[r].add(ch));
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    *acc = S::fma(x, k[i], *acc);
+        for first in (0..k_dim).step_by(2) {
+            for ch in [first, first + 1] {
+                E::ahead::<S>(ahead.wrapping_add(128 * ch));
+                let key = keys.add(ch * TILE * E::BYTES);
+                let k: [S::F; 4] = [
+                    E::load::<S>(key),
+                    E::load::<S>(key.add(16 * E::BYTES)),
+                    E::load::<S>(key.add(32 * E::BYTES)),
+                    E::load::<S>(key.add(48 * E::BYTES)),
+                ];
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let x = S::splat(*q[r].add(ch));
+                    for (i, acc) in acc.iter_mut().enumerate() {
+                        *acc = S::fma(x, k[i], *acc);
+                    }
                 }
             }
         }
@@ -315,16 +352,17 @@ unsafe fn weighted<S: Lanes, E: Element, const R: usize>(
     w: &Weights<R>,
     values: *const u8,
     out: *mut f32,
+    ahead: *const u8,
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut ch = 0;
         while ch + 64 <= v_dim {
-            channels::<S, E, R, 4>(v_dim, w, values, out, ch);
+            channels::<S, E, R, 4>(v_dim, w, values, out, ch, ahead);
             ch += 64;
         }
         while ch < v_dim {
-            channels::<S, E, R, 1>(v_dim, w, values, out, ch);
+            channels::<S, E, R, 1>(v_dim, w, values, out, ch, ahead);
             ch += 16;
         }
     }
@@ -338,11 +376,17 @@ unsafe fn channels<S: Lanes, E: Element, const R: usize, const C: usize>(
     values: *const u8,
     out: *mut f32,
     ch: usize,
+    ahead: *const u8,
 ) {
     // SAFETY: as the caller vouches.
     unsafe {
         let mut acc = [[S::splat(0.0); C]; R];
-        let rows = Row::<E> { values: values.add(ch * E::BYTES), stride: v_dim * E::BYTES, of: PhantomData };
+        let rows = Row::<E> {
+            values: values.add(ch * E::BYTES),
+            stride: v_dim * E::BYTES,
+            ahead: ahead.wrapping_add(2 * TILE * ch),
+            of: PhantomData,
+        };
         add_values::<S, Row<E>, R, C>(w.p.each_ref().map(|p| p.as_ptr()), &w.seen, rows, &mut acc);
         for (r, acc) in acc.iter().enumerate() {
             for (i, &acc) in acc.iter().enumerate() {
@@ -363,6 +407,8 @@ struct Row<E> {
     values: *const u8,
     /// Bytes from one position to the next.
     stride: usize,
+    /// What is fetched meanwhile: 32·C bytes a position.
+    ahead: *const u8,
     of: PhantomData<E>,
 }
 
@@ -371,6 +417,7 @@ impl<E: Element> Loads for Row<E> {
     unsafe fn load<S: Lanes, const C: usize>(self, pos: usize) -> [S::F; C] {
         // SAFETY: as the caller vouches.
         unsafe {
+            E::ahead::<S>(self.ahead.wrapping_add(32 * C * pos));
             let mut v = [S::splat(0.0); C];
             for (i, v) in v.iter_mut().enumerate() {
                 *v = E::load::<S>(self.values.add(pos * self.stride + 16 * i * E::BYTES));
@@ -402,18 +449,38 @@ unsafe fn add_values<S: Lanes, L: Loads, const R: usize, const C: usize>(
                 add_value::<S, L, C>(*weights[r].add(pos), values, pos, acc);
             }
         }
-        for pos in lo..hi {
-            let v = values.load::<S, C>(pos);
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let w = S::splat(*weights[r].add(pos));
-                for (i, acc) in acc.iter_mut().enumerate() {
-                    *acc = S::fma(w, v[i], *acc);
-                }
-            }
+        let mut pos = lo;
+        while pos + 2 <= hi {
+            add_shared::<S, L, R, C>(weights, values, pos, acc);
+            add_shared::<S, L, R, C>(weights, values, pos + 1, acc);
+            pos += 2;
+        }
+        if pos < hi {
+            add_shared::<S, L, R, C>(weights, values, pos, acc);
         }
         for (r, acc) in acc.iter_mut().enumerate() {
             for pos in hi.max(seen[r].0)..seen[r].1 {
                 add_value::<S, L, C>(*weights[r].add(pos), values, pos, acc);
+            }
+        }
+    }
+}
+
+/// acc += weight·value of a position that all rows see.
+#[inline(always)]
+unsafe fn add_shared<S: Lanes, L: Loads, const R: usize, const C: usize>(
+    weights: [*const f32; R],
+    values: L,
+    pos: usize,
+    acc: &mut [[S::F; C]; R],
+) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        let v = values.load::<S, C>(pos);
+        for (r, acc) in acc.iter_mut().enumerate() {
+            let w = S::splat(*weights[r].add(pos));
+            for (i, acc) in acc.iter_mut().enumerate() {
+                *acc = S::fma(w, v[i], *acc);
             }
         }
     }

@@ -109,19 +109,33 @@ impl StepView<'_> {
     /// The first stage: tiles of single tokens, whole runs of longer spans.
     pub(super) fn attend_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
         let (units, kv_heads) = (&self.units[a.units()], a.layer.kv_heads);
-        while let Some(range) = w.take(units.len() * kv_heads, 1) {
-            for u in range {
-                let (unit, kv_head) = (units[u / kv_heads], u % kv_heads);
-                match unit {
-                    AttentionUnit::Tile { span, tile, slot } => {
-                        self.one_tile(w, a, kv_head, span, tile, slot)
-                    }
-                    AttentionUnit::Tokens { span, from, to } => {
-                        self.run_of_tokens(w, a, kv_head, span, from, to)
-                    }
+        let claim = || w.take(units.len() * kv_heads, 1).map(|range| range.start);
+        let mut claimed = claim();
+        while let Some(u) = claimed {
+            // Claimed one ahead, so that what comes next can be fetched meanwhile.
+            claimed = claim();
+            let kv_head = u % kv_heads;
+            match units[u / kv_heads] {
+                AttentionUnit::Tile { span, tile, slot } => {
+                    let next = claimed.map(|u| self.keys_of(a, units[u / kv_heads], u % kv_heads));
+                    self.one_tile(w, a, kv_head, span, tile, slot, next)
                 }
+                AttentionUnit::Tokens { span, from, to } => self.run_of_tokens(w, a, kv_head, span, from, to),
             }
         }
+    }
+
+    /// Where both halves of a unit's first keys lie.
+    fn keys_of(&self, a: &Attention<'_>, unit: AttentionUnit, kv_head: usize) -> [*const u8; 2] {
+        let (span, tile, position) = match unit {
+            AttentionUnit::Tile { span, tile, .. } => (span, tile, self.spans[span].start),
+            AttentionUnit::Tokens { span, from, .. } => {
+                let position = self.spans[span].start + from;
+                (span, first_seen(position, a.window) / BLOCK_POSITIONS, position)
+            }
+        };
+        let packed = self.packed_halves(a, position, tile);
+        self.halves(&a.layer.keys, span, kv_head, tile, packed).map(|half| half.ptr)
     }
 
     /// The second stage: folds the tiles of single tokens.
@@ -177,6 +191,7 @@ impl StepView<'_> {
         self.spans[..span].iter().map(|s| s.tokens.len()).sum()
     }
 
+    #[allow(clippy::too_many_arguments)] // what names a tile of a head of a span, and the next
     fn one_tile(
         &self,
         w: &Worker<'_>,
@@ -185,6 +200,7 @@ impl StepView<'_> {
         span: usize,
         tile: usize,
         slot: usize,
+        next: Option<[*const u8; 2]>,
     ) {
         let (group, row) = (a.heads / a.layer.kv_heads, self.first_row(span));
         let position = self.spans[span].start;
@@ -202,7 +218,7 @@ impl StepView<'_> {
                 }
             }
             let packed = self.packed_halves(a, position, tile);
-            self.tile(w, a, kv_head, span, tile, packed, &rows[..count]);
+            self.tile(w, a, kv_head, span, tile, packed, &rows[..count], next);
         }
     }
 
@@ -253,7 +269,7 @@ impl StepView<'_> {
                 let Some((lo, hi)) = visible(start + t, a.window, tile) else { continue };
                 let its = self.packed_halves(a, start + t, tile);
                 if its != packed {
-                    self.tile(w, a, kv_head, span, tile, packed, &rows[..count]);
+                    self.tile(w, a, kv_head, span, tile, packed, &rows[..count], None);
                     (count, packed) = (0, its);
                 }
                 for (j, h) in heads.clone().enumerate() {
@@ -266,7 +282,7 @@ impl StepView<'_> {
                     count += 1;
                 }
             }
-            self.tile(w, a, kv_head, span, tile, packed, &rows[..count]);
+            self.tile(w, a, kv_head, span, tile, packed, &rows[..count], None);
         }
         for (i, t) in tokens.enumerate() {
             for (j, h) in heads.clone().enumerate() {
@@ -385,6 +401,7 @@ impl StepView<'_> {
         tile: usize,
         packed: [bool; 2],
         rows: &[QueryRow],
+        next: Option<[*const u8; 2]>,
     ) {
         if rows.is_empty() {
             return;
@@ -393,6 +410,8 @@ impl StepView<'_> {
         let scratch = self.core.scratch[w.id].ptr();
         let [key_halves, value_halves] =
             [keys, values].map(|side| self.halves(side, span, kv_head, tile, packed));
+        // Without anything to come, what is here is fetched again.
+        let next = next.unwrap_or(key_halves.map(|half| half.ptr));
         // SAFETY: the blocks lie in their pools with the layer's keys and values at these offsets; the cache is only
         // read in this stage; the scratch is this thread's and as long as `scratch_len` says.
         unsafe {
@@ -407,6 +426,7 @@ impl StepView<'_> {
                     scale: a.scale,
                     softcap: a.softcap,
                     scratch,
+                    next: next[0],
                 };
                 self.core.table.tile(rows, args);
             } else {
@@ -421,6 +441,7 @@ impl StepView<'_> {
                     scale: a.scale,
                     softcap: a.softcap,
                     scratch,
+                    next,
                 };
                 self.core.table.mixed_tile(rows, args);
             }
