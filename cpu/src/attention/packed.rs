@@ -624,14 +624,15 @@ unsafe fn shares<S: Lanes, const B: u32, const R: usize>(
             let mut sum = S::load(bias);
             let (lo, hi) = seen[r];
             for i in [0, 16] {
-                // What the row does not see has no part: neither its weight nor its zero, which may be NaN.
-                let (from, to) = (S::splat(lo as f32), S::splat(hi as f32));
-                let at = S::load(INDICES.as_ptr().add(i));
-                let nothing = S::splat(0.0);
-                let mut weight = S::select_lt(at, from, nothing, S::load(p[r].add(i)));
-                let mut zero = S::select_lt(at, from, nothing, S::load_f16(zeros.add(i)));
-                weight = S::select_lt(at, to, weight, nothing);
-                zero = S::select_lt(at, to, zero, nothing);
+                let (mut weight, mut zero) = (S::load(p[r].add(i)), S::load_f16(zeros.add(i)));
+                if (lo, hi) != (0, GROUP) {
+                    // What the row does not see has no part: neither its weight nor its zero, which may be NaN.
+                    let (from, to) = (S::splat(lo as f32), S::splat(hi as f32));
+                    let at = S::load(INDICES.as_ptr().add(i));
+                    let nothing = S::splat(0.0);
+                    weight = S::select_lt(at, to, S::select_lt(at, from, nothing, weight), nothing);
+                    zero = S::select_lt(at, to, S::select_lt(at, from, nothing, zero), nothing);
+                }
                 S::store(shares[r].as_mut_ptr().add(i), S::mul(weight, S::load_f16(scales.add(i))));
                 sum = S::fma(weight, zero, sum);
             }

@@ -1,8 +1,12 @@
 //! Attention over a ragged batch: what there is to do, and how threads share it.
 //!
-//! A span of one token is split at tile boundaries: each (tile, KV head) is a unit that leaves its (maximum, sum, output)
-//! in `parts`, and a second stage folds them in position order. Longer spans are split into runs of query rows, and
-//! each unit walks its tiles in order, folding as it goes. Both orders are the same.
+//! Longer spans are split into runs of query rows, and each unit walks its tiles in order, folding as it goes. So does a
+//! span of one token for one KV head, while there are enough such to keep all threads busy to the end; the rest are split
+//! at tile boundaries, each tile leaves its (maximum, sum, output) in `parts`, and a second stage folds them in position
+//! order. All orders are the same.
+
+use std::cmp::Reverse;
+use std::ops::Range;
 
 use tensor::device::Span;
 use tensor::kv::{BLOCK_POSITIONS, Codes, GROUP_POSITIONS, KvLayer, Place, Side};
@@ -23,13 +27,25 @@ const MAX_ROWS: usize = UNIT_TOKENS * MAX_GROUP;
 /// Most query heads that share a KV head.
 const MAX_GROUP: usize = 32;
 
-/// A share of a step's attention, for each KV head.
+/// A share of a step's attention, of one KV head.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AttentionUnit {
+    /// Tokens `from..to` of a longer span.
+    Tokens { span: usize, kv_head: usize, from: usize, to: usize },
+    /// All that a span of one token sees.
+    Head { span: usize, kv_head: usize },
     /// One tile for a span of one token; its result goes to slot `slot`.
-    Tile { span: usize, tile: usize, slot: usize },
-    /// Tokens `from..to` of a span.
-    Tokens { span: usize, from: usize, to: usize },
+    Tile { span: usize, kv_head: usize, tile: usize, slot: usize },
+}
+
+/// The shares of a step in layers of one kind.
+#[derive(Debug)]
+pub(super) struct Units {
+    window: Option<usize>,
+    kv_heads: usize,
+    list: Vec<AttentionUnit>,
+    /// Tiles of `list` that are folded together.
+    folds: Vec<Range<usize>>,
 }
 
 /// One attention operation.
@@ -44,49 +60,70 @@ pub(super) struct Attention<'a> {
     pub(super) window: Option<usize>,
 }
 
-impl Attention<'_> {
-    /// Index of its units: any group with its window.
-    fn units(&self) -> usize {
-        self.layer.keys.halves.group
-    }
-}
-
 /// The first position that a query sees.
 fn first_seen(position: usize, window: Option<usize>) -> usize {
     window.map_or(0, |w| (position + 1).saturating_sub(w))
 }
 
-/// The units of a step, per KV group.
-pub(super) fn units(plan: &Plan, step: &[Span<'_>]) -> Vec<Vec<AttentionUnit>> {
-    let list = |window: Option<usize>| {
-        let mut units = Vec::new();
-        let mut slot = 0;
+/// The units of a step for each kind of layer.
+pub(super) fn units(plan: &Plan, step: &[Span<'_>], threads: usize) -> Vec<Units> {
+    let mut all: Vec<Units> = Vec::new();
+    for l in &plan.kv.layers {
+        if all.iter().all(|u| (u.window, u.kv_heads) != (l.window, l.kv_heads)) {
+            all.push(Units::new(l.window, l.kv_heads, step, threads));
+        }
+    }
+    all
+}
+
+impl Units {
+    fn new(window: Option<usize>, kv_heads: usize, step: &[Span<'_>], threads: usize) -> Units {
+        let (mut list, mut folds) = (Vec::new(), Vec::new());
         // Long runs first: they are the largest units.
         for (span, s) in step.iter().enumerate().filter(|(_, s)| s.tokens.len() > 1) {
             for from in (0..s.tokens.len()).step_by(UNIT_TOKENS).rev() {
-                units.push(AttentionUnit::Tokens {
-                    span,
-                    from,
-                    to: (from + UNIT_TOKENS).min(s.tokens.len()),
-                });
+                let to = (from + UNIT_TOKENS).min(s.tokens.len());
+                list.extend((0..kv_heads).map(|kv_head| AttentionUnit::Tokens { span, kv_head, from, to }));
             }
         }
-        for (span, s) in step.iter().enumerate().filter(|(_, s)| s.tokens.len() == 1) {
-            for tile in first_seen(s.start, window) / BLOCK_POSITIONS..=s.start / BLOCK_POSITIONS {
-                units.push(AttentionUnit::Tile { span, tile, slot });
+        let singles = step.iter().enumerate().filter(|(_, s)| s.tokens.len() == 1);
+        let mut heads: Vec<(usize, usize, Range<usize>)> = singles
+            .flat_map(|(span, s)| (0..kv_heads).map(move |h| (span, h, seen_tiles(s.start, window))))
+            .collect();
+        heads.sort_by_key(|(_, _, tiles)| Reverse(tiles.len()));
+        let mut remaining: usize = heads.iter().map(|(_, _, tiles)| tiles.len()).sum();
+        let mut split = Vec::new();
+        for (span, kv_head, tiles) in heads {
+            // No thread may be left with more than its share of what remains.
+            if tiles.len() * threads <= remaining {
+                list.push(AttentionUnit::Head { span, kv_head });
+            } else {
+                split.push((span, kv_head, tiles.clone()));
+            }
+            remaining -= tiles.len();
+        }
+        let mut slot = 0;
+        for (span, kv_head, tiles) in split {
+            let first = list.len();
+            for tile in tiles {
+                list.push(AttentionUnit::Tile { span, kv_head, tile, slot });
                 slot += 1;
             }
+            folds.push(first..list.len());
         }
-        units
-    };
-    plan.kv.groups.iter().map(|g| list(g.window)).collect()
+        Units { window, kv_heads, list, folds }
+    }
+}
+
+/// The tiles that hold what a query sees.
+fn seen_tiles(position: usize, window: Option<usize>) -> Range<usize> {
+    first_seen(position, window) / BLOCK_POSITIONS..position / BLOCK_POSITIONS + 1
 }
 
 /// f32 elements of `parts` that the step needs.
-pub(super) fn parts_len(plan: &Plan, units: &[Vec<AttentionUnit>]) -> usize {
-    let slots = |u: &Vec<AttentionUnit>| u.iter().filter(|u| matches!(u, AttentionUnit::Tile { .. })).count();
-    let heads = widest_heads(plan);
-    units.iter().map(slots).max().unwrap_or(0) * heads * widest_state(plan)
+pub(super) fn parts_len(plan: &Plan, units: &[Units]) -> usize {
+    let slots = |u: &Units| u.folds.iter().map(ExactSizeIterator::len).sum::<usize>();
+    units.iter().map(slots).max().unwrap_or(0) * widest_heads(plan) * widest_state(plan)
 }
 
 fn widest_heads(plan: &Plan) -> usize {
@@ -106,65 +143,90 @@ pub(super) fn scratch_len(plan: &Plan) -> usize {
 }
 
 impl StepView<'_> {
-    /// The first stage: tiles of single tokens, whole runs of longer spans.
-    pub(super) fn attend_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
-        let (units, kv_heads) = (&self.units[a.units()], a.layer.kv_heads);
-        let claim = || w.take(units.len() * kv_heads, 1).map(|range| range.start);
+    /// The units of an operation's layer.
+    fn units_of(&self, a: &Attention<'_>) -> &Units {
+        let of_layer = |u: &&Units| (u.window, u.kv_heads) == (a.window, a.layer.kv_heads);
+        self.units.iter().find(of_layer).expect("`units` has every kind of layer")
+    }
+
+    /// The first stage: runs of longer spans, heads and tiles of single tokens.
+    pub(super) fn attend_units(&self, w: &Worker<'_>, a: &Attention<'_>) {
+        let units = &self.units_of(a).list;
+        let claim = || w.take(units.len(), 1).map(|range| units[range.start]);
         let mut claimed = claim();
-        while let Some(u) = claimed {
-            // Claimed one ahead, so that what comes next can be fetched meanwhile.
-            claimed = claim();
-            let kv_head = u % kv_heads;
-            match units[u / kv_heads] {
-                AttentionUnit::Tile { span, tile, slot } => {
-                    let next = claimed.map(|u| self.keys_of(a, units[u / kv_heads], u % kv_heads));
-                    self.one_tile(w, a, kv_head, span, tile, slot, next)
+        while let Some(unit) = claimed.take() {
+            match unit {
+                AttentionUnit::Tokens { span, kv_head, from, to } => {
+                    self.run_of_tokens(w, a, kv_head, span, from, to)
                 }
-                AttentionUnit::Tokens { span, from, to } => self.run_of_tokens(w, a, kv_head, span, from, to),
+                AttentionUnit::Head { span, kv_head } => {
+                    let tiles = seen_tiles(self.spans[span].start, a.window);
+                    self.one_token(w, a, span, kv_head, tiles, None, None);
+                }
+                AttentionUnit::Tile { span, kv_head, tile, slot } => {
+                    // Claimed one ahead, so that its keys can be fetched meanwhile: larger units would be kept from others.
+                    claimed = claim();
+                    let next = claimed.and_then(|unit| self.tile_keys(a, unit));
+                    self.one_token(w, a, span, kv_head, tile..tile + 1, Some(slot), next);
+                }
             }
+            claimed = claimed.or_else(claim);
         }
     }
 
-    /// Where both halves of a unit's first keys lie.
-    fn keys_of(&self, a: &Attention<'_>, unit: AttentionUnit, kv_head: usize) -> [*const u8; 2] {
-        let (span, tile, position) = match unit {
-            AttentionUnit::Tile { span, tile, .. } => (span, tile, self.spans[span].start),
-            AttentionUnit::Tokens { span, from, .. } => {
-                let position = self.spans[span].start + from;
-                (span, first_seen(position, a.window) / BLOCK_POSITIONS, position)
-            }
-        };
+    /// Where both halves of a tile's keys lie.
+    fn tile_keys(&self, a: &Attention<'_>, unit: AttentionUnit) -> Option<[*const u8; 2]> {
+        let AttentionUnit::Tile { span, kv_head, tile, .. } = unit else { return None };
+        Some(self.keys_at(a, span, kv_head, self.spans[span].start, tile))
+    }
+
+    /// Where both halves of a tile's keys lie for the query at `position`.
+    fn keys_at(
+        &self,
+        a: &Attention<'_>,
+        span: usize,
+        kv_head: usize,
+        position: usize,
+        tile: usize,
+    ) -> [*const u8; 2] {
         let packed = self.packed_halves(a, position, tile);
         self.halves(&a.layer.keys, span, kv_head, tile, packed).map(|half| half.ptr)
     }
 
+    /// Whether there is a second stage; the same on every thread.
+    pub(super) fn has_folds(&self, a: &Attention<'_>) -> bool {
+        !self.units_of(a).folds.is_empty()
+    }
+
     /// The second stage: folds the tiles of single tokens.
     pub(super) fn fold_tiles(&self, w: &Worker<'_>, a: &Attention<'_>) {
-        let units = &self.units[a.units()];
-        let first = units.iter().position(|u| matches!(u, AttentionUnit::Tile { .. })).unwrap_or(units.len());
-        let tiles = &units[first..];
-        let len = state_len(a.layer.values.dim);
-        // Units of one span adjoin; each head of each such span is folded by one thread.
-        let spans = tiles.chunk_by(|a, b| span_of(a) == span_of(b)).count();
-        while let Some(range) = w.take(spans * a.heads, 1) {
+        let units = self.units_of(a);
+        let group = a.heads / a.layer.kv_heads;
+        while let Some(range) = w.take(units.folds.len() * group, 1) {
             for u in range {
-                let (n, head) = (u / a.heads, u % a.heads);
-                let Some(run) = tiles.chunk_by(|a, b| span_of(a) == span_of(b)).nth(n) else { continue };
-                let AttentionUnit::Tile { span, slot: first_slot, .. } = run[0] else { continue };
+                let tiles = &units.list[units.folds[u / group].clone()];
+                let AttentionUnit::Tile { span, kv_head, slot: first_slot, .. } = tiles[0] else { continue };
                 // SAFETY: each head's slots are touched by this unit alone in this stage.
                 unsafe {
-                    let state = self.part(a, first_slot, head);
-                    for i in 1..run.len() {
-                        let tile: &[f32] = self.part(a, first_slot + i, head);
+                    let state = self.part(a, first_slot, u % group);
+                    for i in 1..tiles.len() {
+                        let tile: &[f32] = self.part(a, first_slot + i, u % group);
                         self.core.table.fold(state, tile);
                     }
-                    debug_assert_eq!(state.len(), len);
-                    let row = self.first_row(span);
-                    let out = self.row_mut(a.dst, row, head * a.layer.values.dim, a.layer.values.dim);
-                    self.output(a, state, out);
+                    self.write_output(a, self.first_row(span), kv_head * group + u % group, state);
                 }
             }
         }
+    }
+
+    /// A head's output from its state.
+    ///
+    /// # Safety
+    /// No other thread touches that row's head in this stage.
+    unsafe fn write_output(&self, a: &Attention<'_>, row: usize, head: usize, state: &[f32]) {
+        // SAFETY: as the caller vouches.
+        let out = unsafe { self.row_mut(a.dst, row, head * a.layer.values.dim, a.layer.values.dim) };
+        self.output(a, state, out);
     }
 
     /// A row's normalised output, turned back where values are rotated.
@@ -175,7 +237,7 @@ impl StepView<'_> {
         }
     }
 
-    /// The result slot of one tile for one query head.
+    /// The result slot of one tile for one query head of its KV head's group.
     ///
     /// # Safety
     /// No other thread touches that slot and head in this stage.
@@ -183,7 +245,12 @@ impl StepView<'_> {
     unsafe fn part(&self, a: &Attention<'_>, slot: usize, head: usize) -> &mut [f32] {
         let len = state_len(a.layer.values.dim);
         // SAFETY: `parts_len` counted slots times heads of the widest state.
-        unsafe { std::slice::from_raw_parts_mut(self.parts.add((slot * a.heads + head) * len), len) }
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.parts.add((slot * (a.heads / a.layer.kv_heads) + head) * len),
+                len,
+            )
+        }
     }
 
     /// The token row of a span's first token.
@@ -191,34 +258,55 @@ impl StepView<'_> {
         self.spans[..span].iter().map(|s| s.tokens.len()).sum()
     }
 
-    #[allow(clippy::too_many_arguments)] // what names a tile of a head of a span, and the next
-    fn one_tile(
+    /// Some tiles of one KV head for a span of one token, folded in order: into a slot, or else to the end.
+    #[allow(clippy::too_many_arguments)] // what names a head of a span, and where it goes
+    fn one_token(
         &self,
         w: &Worker<'_>,
         a: &Attention<'_>,
-        kv_head: usize,
         span: usize,
-        tile: usize,
-        slot: usize,
+        kv_head: usize,
+        tiles: Range<usize>,
+        slot: Option<usize>,
         next: Option<[*const u8; 2]>,
     ) {
         let (group, row) = (a.heads / a.layer.kv_heads, self.first_row(span));
-        let position = self.spans[span].start;
-        let Some((lo, hi)) = visible(position, a.window, tile) else { return };
+        let (position, len) = (self.spans[span].start, state_len(a.layer.values.dim));
+        let states_at = attention::scratch_len(a.layer.keys.dim, a.layer.values.dim);
         for h in (0..group).step_by(MAX_GROUP) {
-            let mut rows = [EMPTY; MAX_GROUP];
             let count = MAX_GROUP.min(group - h);
+            // SAFETY: the scratch is this thread's; the tile kernel uses what lies before the states. Queries are only read
+            // in this stage; the slot is this unit's alone.
+            let own = unsafe { self.core.scratch[w.id].get_mut(states_at, count * len) };
+            let mut rows = [EMPTY; MAX_GROUP];
             for (i, r) in rows.iter_mut().enumerate().take(count) {
                 let head = kv_head * group + h + i;
-                // SAFETY: queries are only read in this stage; the slot and head are this unit's alone.
-                unsafe {
-                    let q = self.row(a.qkv, row, head * a.layer.keys.dim, a.layer.keys.dim);
-                    let state = self.part(a, slot, head);
-                    *r = QueryRow { q: q.as_ptr(), state: state.as_mut_ptr(), lo, hi, first: true };
+                // SAFETY: as above.
+                let q = unsafe { self.row(a.qkv, row, head * a.layer.keys.dim, a.layer.keys.dim) };
+                r.q = q.as_ptr();
+                r.state = match slot {
+                    // SAFETY: as above.
+                    Some(slot) => unsafe { self.part(a, slot, h + i) }.as_mut_ptr(),
+                    None => own[i * len..].as_mut_ptr(),
+                };
+            }
+            for tile in tiles.clone() {
+                let Some((lo, hi)) = visible(position, a.window, tile) else { continue };
+                rows[..count].iter_mut().for_each(|r| (r.lo, r.hi) = (lo, hi));
+                let next = match tile + 1 < tiles.end {
+                    true => Some(self.keys_at(a, span, kv_head, position, tile + 1)),
+                    false => next,
+                };
+                let packed = self.packed_halves(a, position, tile);
+                self.tile(w, a, kv_head, span, tile, packed, &rows[..count], next);
+                rows[..count].iter_mut().for_each(|r| r.first = false);
+            }
+            if slot.is_none() {
+                for i in 0..count {
+                    // SAFETY: this unit alone writes this token's outputs of these heads.
+                    unsafe { self.write_output(a, row, kv_head * group + h + i, &own[i * len..][..len]) };
                 }
             }
-            let packed = self.packed_halves(a, position, tile);
-            self.tile(w, a, kv_head, span, tile, packed, &rows[..count], next);
         }
     }
 
@@ -250,8 +338,8 @@ impl StepView<'_> {
         a: &Attention<'_>,
         kv_head: usize,
         span: usize,
-        tokens: std::ops::Range<usize>,
-        heads: std::ops::Range<usize>,
+        tokens: Range<usize>,
+        heads: Range<usize>,
     ) {
         let (group, start) = (a.heads / a.layer.kv_heads, self.spans[span].start);
         let (len, v_dim, k_dim) = (state_len(a.layer.values.dim), a.layer.values.dim, a.layer.keys.dim);
@@ -288,8 +376,7 @@ impl StepView<'_> {
             for (j, h) in heads.clone().enumerate() {
                 let state = &states[(i * per_token + j) * len..][..len];
                 // SAFETY: this unit alone writes these tokens' outputs of these heads.
-                let out = unsafe { self.row_mut(a.dst, first_row + t, (kv_head * group + h) * v_dim, v_dim) };
-                self.output(a, state, out);
+                unsafe { self.write_output(a, first_row + t, kv_head * group + h, state) };
             }
         }
     }
@@ -451,12 +538,6 @@ impl StepView<'_> {
 
 const EMPTY: QueryRow =
     QueryRow { q: std::ptr::null(), state: std::ptr::null_mut(), lo: 0, hi: 0, first: true };
-
-fn span_of(u: &AttentionUnit) -> usize {
-    match u {
-        AttentionUnit::Tile { span, .. } | AttentionUnit::Tokens { span, .. } => *span,
-    }
-}
 
 /// The positions of a tile that a query sees, relative to the tile; `None` where it sees none.
 fn visible(position: usize, window: Option<usize>, tile: usize) -> Option<(u8, u8)> {

@@ -21,7 +21,7 @@ use crate::memory::{BlockPool, Shared};
 use crate::panel::XBlock;
 use crate::pool::{Pool, Worker};
 use crate::table::Table;
-use attend::AttentionUnit;
+use attend::Units;
 
 /// Columns of one activation tile: 64 columns of 8,960 elements are 0.8 MB of blocks, within a second-level cache.
 pub(crate) const TILE_COLUMNS: usize = 64;
@@ -112,7 +112,7 @@ pub(crate) struct CpuExecutor {
     parts: Vec<f32>,
     rows: Vec<TokenRow>,
     logit_rows: Vec<usize>,
-    units: Vec<Vec<AttentionUnit>>,
+    units: Vec<Units>,
     timing: Option<Timing>,
 }
 
@@ -134,7 +134,7 @@ struct StepView<'a> {
     logits: *mut f32,
     parts: *mut f32,
     /// Per KV group, what there is to attend.
-    units: &'a [Vec<AttentionUnit>],
+    units: &'a [Units],
     /// The step's beginning and where the ends of operations are noted, if they are.
     ends: Option<(Instant, &'a [AtomicU64])>,
 }
@@ -219,9 +219,11 @@ impl StepView<'_> {
                     if self.pack_groups(w, &a) {
                         w.barrier();
                     }
-                    self.attend_tiles(w, &a);
-                    w.barrier();
-                    self.fold_tiles(w, &a);
+                    self.attend_units(w, &a);
+                    if self.has_folds(&a) {
+                        w.barrier();
+                        self.fold_tiles(w, &a);
+                    }
                 }
                 Op::NormAdd { src, norm, dst } => self.norm_add(w, *src, *norm, *dst),
                 Op::SelectLogitRows { src, dst } => self.select(w, *src, *dst),
@@ -430,7 +432,7 @@ impl Executor for CpuExecutor {
             }
         }
         let plan = &self.core.plan;
-        self.units = attend::units(plan, step);
+        self.units = attend::units(plan, step, self.core.scratch.len());
         let parts = attend::parts_len(plan, &self.units);
         if self.parts.len() < parts {
             self.parts.resize(parts, 0.0);
