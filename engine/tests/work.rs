@@ -10,6 +10,7 @@ use engine::spec::{ModelSpec, NeededShape};
 use serde::Deserialize;
 use tensor::Encoding;
 use tensor::files::WeightFile;
+use tensor::kv::KvSettings;
 use tensor::op::{Activation, Kind, Plan, RopeLayout};
 use tensor::work::StepShape;
 
@@ -17,6 +18,7 @@ use tensor::work::StepShape;
 struct Golden {
     real: Vec<Real>,
     published: Vec<Published>,
+    packed: Vec<Packed>,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +64,25 @@ struct Step {
     kv_written: u64,
 }
 
+/// A cache of codes: what one token's step reads and writes of it.
+#[derive(Deserialize)]
+struct Packed {
+    shape: Shape,
+    keys: String,
+    values: String,
+    cache_window: usize,
+    sinks: usize,
+    windows: Vec<Option<usize>>,
+    steps: Vec<PackedStep>,
+}
+
+#[derive(Deserialize)]
+struct PackedStep {
+    context: usize,
+    kv_read: u64,
+    kv_written: u64,
+}
+
 fn golden() -> Golden {
     serde_json::from_str(include_str!("../../golden/work/work.json")).unwrap()
 }
@@ -86,7 +107,7 @@ fn real_models_stream_what_their_files_say() {
         let spec = &preparation.bundle.spec;
         assert_eq!(spec.architecture, real.architecture);
         let kind_of = |name: &str| preparation.tensors.iter().find(|t| t.name == name).map(|t| t.kind);
-        let plan = plan::build(spec, &kind_of, 8, &tensor::kv::KvSettings::default()).unwrap();
+        let plan = plan::build(spec, &kind_of, 8, &KvSettings::default()).unwrap();
         agrees(&real.name, &plan, &real.steps);
     }
 }
@@ -105,8 +126,33 @@ fn published_shapes_stream_what_their_configs_say() {
                 NeededShape::Vector { len } => Kind::Vector { len },
             })
         };
-        let plan = plan::build(&spec, &kind_of, 8, &tensor::kv::KvSettings::default()).unwrap();
+        let plan = plan::build(&spec, &kind_of, 8, &KvSettings::default()).unwrap();
         agrees(&format!("{} in {encoding}", published.shape.name), &plan, &published.steps);
+    }
+}
+
+#[test]
+fn packed_caches_are_read_and_written_as_their_definition_says() {
+    let golden = golden();
+    assert!(golden.packed.len() >= 8);
+    for case in &golden.packed {
+        let spec = spec(&case.shape, &case.windows);
+        let needed = spec.needed();
+        let kind_of = |name: &str| {
+            needed.iter().find(|n| n.name == name).map(|n| match n.shape {
+                NeededShape::Matrix { rows, cols } => Kind::Panels { encoding: Encoding::Q8_0, rows, cols },
+                NeededShape::Vector { len } => Kind::Vector { len },
+            })
+        };
+        let formats: KvSettings = format!("{}/{}", case.keys, case.values).parse().unwrap();
+        let kv = KvSettings { window: case.cache_window, sinks: case.sinks, ..formats };
+        let plan = plan::build(&spec, &kind_of, 1, &kv).unwrap();
+        for step in &case.steps {
+            let work = plan.step_work(&StepShape::decode(1, step.context));
+            let found = (work.bytes_read.kv, work.bytes_written.kv);
+            let at = format!("{} with {kv} at {}", case.shape.name, step.context);
+            assert_eq!(found, (step.kv_read, step.kv_written), "{at}");
+        }
     }
 }
 

@@ -118,6 +118,50 @@ def published(c, encoding):
     return {"shape": shape, "encoding": encoding, "windows": windows, "steps": steps}
 
 
+# Formats of keys and values, window, sinks.
+CACHES = [("q4", "q4", 128, 4), ("q8", "q4", 0, 0), ("f16", "q2", 128, 4), ("q3", "q6", 300, 20)]
+
+
+def packed_side(bits, channels, of_keys, window, query, cache_window, sinks):
+    """Bytes of one head's keys or values that the query at this position reads, and that its step writes: position by
+    position, as the format's definition has it."""
+    seen = [p for p in range(query + 1) if not window or p > query - window]
+    if bits == 16 or (window and window <= cache_window):
+        return len(seen) * channels * 2, channels * 2
+    # A group of 32 is packed for a query when all of it lies behind the window.
+    packed = lambda group, query: 32 * (group + 1) <= query + 1 - cache_window
+    levels = channels if of_keys else 32 * -(-channels // 32)
+    group_bytes = 32 * channels * bits // 8 + 2 * 2 * levels
+    groups = {p // 32 for p in seen if packed(p // 32, query)}
+    halves = [p for p in seen if p // 32 not in groups or p < sinks]
+    new = [g for g in groups if not packed(g, query - 1)]
+    read = len(halves) * channels * 2 + len(groups) * group_bytes + len(new) * 32 * channels * 2
+    return read, channels * 2 * (2 if query < sinks else 1) + len(new) * group_bytes
+
+
+def packed_steps(c, keys, values, cache_window, sinks):
+    bits = lambda name: 16 if name == "f16" else int(name[1:])
+    w, p = c.get("window"), c.get("pattern")
+    windows = [w if w and (i + 1) % p != 0 else None for i in range(c["layers"])]
+    steps = []
+    for context in [0, 1, 3, 31, 32, 159, 160, 161, 200, 331, 511, 1000, 4095]:
+        read = written = 0
+        for window in windows:
+            for name, of_keys in ((keys, True), (values, False)):
+                r, w = packed_side(bits(name), c["head_dim"], of_keys, window, context, cache_window, sinks)
+                read, written = read + c["kv_heads"] * r, written + c["kv_heads"] * w
+        steps.append({"context": context, "kv_read": read, "kv_written": written})
+    return steps
+
+
+def packed_cache(c, cache):
+    keys, values, cache_window, sinks = cache
+    w, p = c.get("window"), c.get("pattern")
+    return {"shape": {k: v for k, v in c.items() if k != "encodings"}, "keys": keys, "values": values, "cache_window": cache_window,
+            "sinks": sinks, "windows": [w if w and (i + 1) % p != 0 else None for i in range(c["layers"])],
+            "steps": packed_steps(c, keys, values, cache_window, sinks)}
+
+
 models = ["smollm2-135m", "gemma3-270m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"]
 doc = {
     "made_by": "golden/work/make.py",
@@ -125,6 +169,7 @@ doc = {
                  "python": sys.version.split()[0]},
     "real": [real(Path(sys.argv[1]) / f"{m}.gguf") for m in models],
     "published": [published(c, e) for c in PUBLISHED for e in c["encodings"]],
+    "packed": [packed_cache(c, cache) for c in (PUBLISHED[0], PUBLISHED[-1]) for cache in CACHES],
 }
 (HERE / "work.json").write_text(json.dumps(doc, indent=None, separators=(",", ":")) + "\n")
 for m in doc["real"]:

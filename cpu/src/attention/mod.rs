@@ -226,6 +226,7 @@ unsafe fn weights<S: Lanes, const R: usize>(
             }
         }
         let mut w = Weights { p: [[0.0f32; TILE]; R], seen: [(0, 0); R], max: [0.0; R], sum: [0.0; R] };
+        let mut most = [S::splat(0.0); R];
         for r in 0..R {
             let (lo, hi) = ((*rows.add(r)).lo as usize, (*rows.add(r)).hi as usize);
             w.seen[r] = (lo, hi);
@@ -241,9 +242,12 @@ unsafe fn weights<S: Lanes, const R: usize>(
                     s[r][i] = S::load(p.add(16 * i));
                 }
             }
-            let most = S::max(S::max(s[r][0], s[r][1]), S::max(s[r][2], s[r][3]));
-            w.max[r] = math::tree_max(math::lanes::<S>(most));
+            most[r] = S::max(S::max(s[r][0], s[r][1]), S::max(s[r][2], s[r][3]));
         }
+        w.max = match R {
+            1 => [math::tree_max(math::lanes::<S>(most[0])); R],
+            _ => first::<R>(S::tree_maxima(four::<S, R>(most))),
+        };
         // Row by row within each group of positions: the rows' chains are long and independent.
         let mut sum = [S::splat(0.0); R];
         for i in 0..4 {
@@ -253,11 +257,35 @@ unsafe fn weights<S: Lanes, const R: usize>(
                 sum[r] = if i == 0 { e } else { S::add(sum[r], e) };
             }
         }
-        for r in 0..R {
-            w.sum[r] = math::tree_sum(math::lanes::<S>(sum[r]));
-        }
+        w.sum = sums::<S, R>(sum);
         w
     }
+}
+
+/// The sum of each vector's lanes by the tree.
+#[inline(always)]
+unsafe fn sums<S: Lanes, const R: usize>(v: [S::F; R]) -> [f32; R] {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match R {
+            1 => [math::tree_sum(math::lanes::<S>(v[0])); R],
+            _ => first::<R>(S::tree_sums(four::<S, R>(v))),
+        }
+    }
+}
+
+/// Up to four vectors, the last one repeated.
+#[inline(always)]
+fn four<S: Lanes, const R: usize>(v: [S::F; R]) -> [S::F; 4] {
+    const { assert!(R >= 1 && R <= 4) };
+    [v[0], v[1.min(R - 1)], v[2.min(R - 1)], v[3.min(R - 1)]]
+}
+
+#[inline(always)]
+fn first<const R: usize>(v: [f32; 4]) -> [f32; R] {
+    let mut out = [0.0; R];
+    out.copy_from_slice(&v[..R]);
+    out
 }
 
 /// Rows whose folds share one exponential.

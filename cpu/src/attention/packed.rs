@@ -13,7 +13,7 @@
 
 use super::{
     Element, FOLD_ROWS, Halves, Loads, PhantomData, QueryRow, Row, TILE, add_values, by_rows, copy,
-    fold_rows, state_len, weights,
+    fold_rows, state_len, sums, weights,
 };
 use crate::lanes::Lanes;
 use crate::math;
@@ -272,12 +272,18 @@ unsafe fn unit<S: Lanes, const B: u32>(p: *const u8) -> [S::F; 2] {
     // SAFETY: the caller vouches for the unit's bytes.
     unsafe {
         let codes = match B {
+            4 => {
+                let both = S::widen_u8(p);
+                return [S::low_bits::<4>(both), S::low_bits::<4>(S::shr::<4>(both))];
+            }
+            2 => {
+                let shifted = shifted_pairs::<S>(p);
+                return [S::low_bits::<2>(shifted[0]), S::low_bits::<2>(shifted[1])];
+            }
             8 => [S::widen_u8(p), S::widen_u8(p.add(16))],
             6 => above::<S, 4>(nibbles::<S>(p), pairs::<S>(p.add(16))),
             5 => above::<S, 4>(nibbles::<S>(p), single::<S>(p.add(16))),
-            4 => nibbles::<S>(p),
-            3 => above::<S, 2>(pairs::<S>(p), single::<S>(p.add(8))),
-            _ => pairs::<S>(p),
+            _ => above::<S, 2>(pairs::<S>(p), single::<S>(p.add(8))),
         };
         [S::to_float(codes[0]), S::to_float(codes[1])]
     }
@@ -305,11 +311,21 @@ unsafe fn nibbles<S: Lanes>(p: *const u8) -> [S::I; 2] {
 unsafe fn pairs<S: Lanes>(p: *const u8) -> [S::I; 2] {
     // SAFETY: as the caller vouches.
     unsafe {
+        let [first, last] = shifted_pairs::<S>(p);
+        let three = S::splat_int(3);
+        [S::and(first, three), S::and(last, three)]
+    }
+}
+
+/// A plane of two bits, with other bits above them.
+#[inline(always)]
+unsafe fn shifted_pairs<S: Lanes>(p: *const u8) -> [S::I; 2] {
+    // SAFETY: as the caller vouches.
+    unsafe {
         let shifts = S::load_int(PAIR_SHIFTS.as_ptr().cast());
         let first = S::splat_int(p.cast::<i32>().read_unaligned());
         let last = S::splat_int(p.cast::<i32>().add(1).read_unaligned());
-        let three = S::splat_int(3);
-        [S::and(S::shr_each(first, shifts), three), S::and(S::shr_each(last, shifts), three)]
+        [S::shr_each(first, shifts), S::shr_each(last, shifts)]
     }
 }
 
@@ -427,7 +443,11 @@ unsafe fn row_scores<S: Lanes, const B: u32, const R: usize>(a: ScoreArgs, first
                     sum = S::fma(x, S::load_f16(levels.add(a.k_dim + ch)), sum);
                 }
                 q[r] = to.cast_const();
-                bias[r] = S::splat(math::tree_sum(math::lanes::<S>(sum)));
+                bias[r] = sum;
+            }
+            let sums = sums::<S, R>(bias);
+            for r in 0..R {
+                bias[r] = S::splat(sums[r]);
             }
             dot::<S, Units<B>, R>(a.k_dim, Units(a.half.ptr), q, a.ahead)
         };
@@ -511,9 +531,16 @@ pub(crate) unsafe fn finish<S: Lanes>(a: WeighArgs) {
         let groups = a.v_dim.div_ceil(CHANNELS);
         for r in 0..a.count {
             let out = a.out.add(r * state_len(a.v_dim));
+            let mut sums = [0.0f32; 4];
             for g in 0..groups {
-                let bias = S::load(a.biases.add((r * groups + g) * 16));
-                let bias = S::splat(math::tree_sum(math::lanes::<S>(bias)));
+                if g % 4 == 0 {
+                    let mut four = [S::splat(0.0); 4];
+                    for (i, bias) in four.iter_mut().enumerate().take(groups - g) {
+                        *bias = S::load(a.biases.add((r * groups + g + i) * 16));
+                    }
+                    sums = S::tree_sums(four);
+                }
+                let bias = S::splat(sums[g % 4]);
                 for ch in (CHANNELS * g..a.v_dim.min(CHANNELS * (g + 1))).step_by(16) {
                     S::store(out.add(ch), S::add(S::load(out.add(ch)), bias));
                 }

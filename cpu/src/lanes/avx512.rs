@@ -75,6 +75,28 @@ macro_rules! ops {
     )*};
 }
 
+/// Four vectors' trees at once: lanes 8 apart of two vectors side by side, 4 apart of all four, then 2 and 1 within
+/// each quarter.
+macro_rules! four_trees {
+    ($op:ident, $v:ident) => {{
+        let [a, b, c, d] = $v;
+        let ab = $op(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+        let cd = $op(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+        let all = $op(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+        let all = $op(all, _mm512_permute_ps::<0x4e>(all));
+        let all = $op(all, _mm512_permute_ps::<0xb1>(all));
+        let mut out = [0.0f32; 16];
+        _mm512_storeu_ps(out.as_mut_ptr(), all);
+        [out[0], out[4], out[8], out[12]]
+    }};
+}
+
+/// The low two bits, and the low four, of each index.
+static LOW_BITS: [[f32; 16]; 2] = [
+    [0., 1., 2., 3., 0., 1., 2., 3., 0., 1., 2., 3., 0., 1., 2., 3.],
+    [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.],
+];
+
 /// Everything that both kinds share.
 macro_rules! common {
     () => {
@@ -122,6 +144,23 @@ macro_rules! common {
             fn look_up(table: &[i8; 16], indices: __m512i) -> __m512i = _mm512_shuffle_epi8(
                 _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices);
             fn prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
+        }
+        #[inline(always)]
+        unsafe fn tree_sums(v: [__m512; 4]) -> [f32; 4] {
+            // SAFETY: the trait's contract.
+            unsafe { four_trees!(_mm512_add_ps, v) }
+        }
+        #[inline(always)]
+        unsafe fn tree_maxima(v: [__m512; 4]) -> [f32; 4] {
+            // SAFETY: the trait's contract.
+            unsafe { four_trees!(_mm512_max_ps, v) }
+        }
+        /// A look-up minds only the low four bits of an index: it masks and converts at once.
+        #[inline(always)]
+        unsafe fn low_bits<const N: u32>(a: __m512i) -> __m512 {
+            const { assert!(N == 2 || N == 4) };
+            // SAFETY: the trait's contract.
+            unsafe { _mm512_permutexvar_ps(a, _mm512_loadu_ps(LOW_BITS[(N / 4) as usize].as_ptr())) }
         }
         #[inline(always)]
         unsafe fn shl<const N: u32>(a: __m512i) -> __m512i {

@@ -10,6 +10,8 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 
+use crate::math;
+
 /// One instruction set's sixteen lanes of f32 (`F`) and of 32-bit integers, or 64 bytes (`I`).
 ///
 /// # Safety
@@ -54,6 +56,32 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn select_lt(a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// Exact below 2²⁴ in magnitude, else to nearest even.
     unsafe fn to_float(a: Self::I) -> Self::F;
+    /// The sum of each vector's lanes by [`math::tree_sum`]'s tree.
+    #[inline(always)]
+    unsafe fn tree_sums(v: [Self::F; 4]) -> [f32; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [a, b, c, d] = v;
+            let [a, b] = [math::tree_sum(math::lanes::<Self>(a)), math::tree_sum(math::lanes::<Self>(b))];
+            [a, b, math::tree_sum(math::lanes::<Self>(c)), math::tree_sum(math::lanes::<Self>(d))]
+        }
+    }
+    /// The greatest of each vector's lanes by the same tree.
+    #[inline(always)]
+    unsafe fn tree_maxima(v: [Self::F; 4]) -> [f32; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [a, b, c, d] = v;
+            let [a, b] = [math::tree_max(math::lanes::<Self>(a)), math::tree_max(math::lanes::<Self>(b))];
+            [a, b, math::tree_max(math::lanes::<Self>(c)), math::tree_max(math::lanes::<Self>(d))]
+        }
+    }
+    /// The low N bits of each lane, 2 or 4.
+    #[inline(always)]
+    unsafe fn low_bits<const N: u32>(a: Self::I) -> Self::F {
+        // SAFETY: the trait's contract.
+        unsafe { Self::to_float(Self::and(a, Self::splat_int((1 << N) - 1))) }
+    }
     /// To nearest, ties to even; lanes outside i32 are unspecified.
     unsafe fn round_to_int(a: Self::F) -> Self::I;
     /// The same bits.
