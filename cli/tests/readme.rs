@@ -46,3 +46,42 @@ fn speeds_are_the_measured_ones() {
         assert!(readme.contains(&row), "README.md lacks the row\n{row}");
     }
 }
+
+/// Each format's mean divergence over the control's, on the text where that is most: per model of the committed reports.
+#[test]
+fn the_costs_of_formats_are_the_measured_ones() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let reports = results("kv-quality.json");
+    assert!(!reports.is_empty());
+    let names: Vec<&str> = reports.iter().map(|r| r["asked"].as_str().unwrap()).collect();
+    let header = format!("| cache | {} |", names.join(" | "));
+    assert!(readme.contains(&header), "README.md lacks the row\n{header}");
+    for (arm, shown) in [
+        ("q8", "`q8`"),
+        ("q6", "`q6`"),
+        ("q5", "`q5`"),
+        ("q4", "`q4`"),
+        ("q3", "`q3`"),
+        ("q2", "`q2`"),
+        ("kv=q2,kv-rotate=none", "`q2`, not rotated"),
+    ] {
+        let cells: Vec<String> = reports
+            .iter()
+            .map(|report| {
+                let of_text = |text: &Value| {
+                    let mean = |name: &str| {
+                        let arms = text["arms"].as_array().unwrap();
+                        let found = arms.iter().find(|a| a["arm"] == name).unwrap();
+                        found["divergence"]["mean"].as_f64().unwrap()
+                    };
+                    (mean(arm), mean(arm) / mean("control"))
+                };
+                let texts = report["texts"].as_array().unwrap().iter().map(of_text);
+                let (mean, over) = texts.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+                format!("{mean:.4} ({over:.1}×)")
+            })
+            .collect();
+        let row = format!("| {shown} | {} |", cells.join(" | "));
+        assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+    }
+}

@@ -31,9 +31,10 @@ struct Step {
 const STEPS: &[Step] = &[
     Step { name: "tidy", run: |_| tidy::run() },
     Step { name: "format", run: |_| start(cargo().args(["fmt", "--all", "--check"])) },
-    Step { name: "models", run: |_| models::run(&models::Args::default()) },
     Step { name: "lints", run: |_| start(cargo().args(CLIPPY)) },
     Step { name: "docs", run: |_| start(cargo().env("RUSTDOCFLAGS", "-D warnings").args(DOCS)) },
+    Step { name: "build", run: |_| start(cargo().args(["test", "--workspace", "--no-run"])) },
+    Step { name: "models", run: |_| models::run_built() },
     Step { name: "tests", run: |_| tests() },
     Step { name: "doc tests", run: |_| start(cargo().args(["test", "--workspace", "--doc"])) },
     Step { name: "fuzz", run: |args| fuzz::run(&fuzz::Args::all(args.fuzz_seconds)) },
